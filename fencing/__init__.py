@@ -1,0 +1,1 @@
+"""Fencing tokens that downstream systems enforce."""

@@ -1,0 +1,1 @@
+"""A PostgreSQL scheduler that issues fencing tokens."""

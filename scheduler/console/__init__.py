@@ -1,0 +1,1 @@
+"""Real servers and commands: the outermost layer."""
