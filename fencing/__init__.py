@@ -1,1 +1,28 @@
-"""Fencing tokens that downstream systems enforce."""
+"""Fencing tokens that downstream systems enforce.
+
+A worker takes a lease, is paused, its lease expires, another takes over, the first wakes up and writes on. Only the system that it
+writes to can refuse, by looking at a number that grows with every claim. :func:`fenced_write` makes it look.
+"""
+
+from fencing import errors
+from fencing._findings import Finding
+from fencing._law import Mark
+from fencing._lease import Lease, current_lease
+from fencing._ports import AsyncGuard, Guard, LeaseSource
+from fencing._token import Token
+from fencing._write import fenced_write, raise_fence, read_mark
+
+__all__ = [
+    "AsyncGuard",
+    "Finding",
+    "Guard",
+    "Lease",
+    "LeaseSource",
+    "Mark",
+    "Token",
+    "current_lease",
+    "errors",
+    "fenced_write",
+    "raise_fence",
+    "read_mark",
+]

@@ -1,0 +1,312 @@
+"""`fenced_write()`, `raise_fence()` and `read_mark()`: the face of the law."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, overload
+
+from fencing import history
+from fencing._law import Mark, check_resources
+from fencing._lease import Lease, current_lease, process_holder
+from fencing._ports import AppliesEffects, AppliesEffectsAsync, AsyncGuard, Guard
+from fencing._registry import guard_for
+from fencing._token import Token
+from fencing.errors import ContentionError, FenceRejected, OutcomeUnknownError
+
+H = TypeVar("H")
+T = TypeVar("T")
+
+
+class _SupportsRunSync(Protocol):
+    """The shape of SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``."""
+
+    async def run_sync(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class _SupportsExecuteAsync(Protocol):
+    """The shape of psycopg's ``AsyncConnection``."""
+
+    async def execute(self, query: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class _SupportsExecute(Protocol):
+    """The shape of a SQLAlchemy ``Connection`` or ``Session`` and of a psycopg ``Connection``."""
+
+    def execute(self, query: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+A = TypeVar("A", bound="_SupportsRunSync | _SupportsExecuteAsync")
+S = TypeVar("S", bound=_SupportsExecute)
+
+
+@overload
+def fenced_write(
+    target: Guard[H], resource: str, /, *more: str, token: Any = None
+) -> AbstractContextManager[H, None]: ...
+@overload
+def fenced_write(
+    target: AsyncGuard[H], resource: str, /, *more: str, token: Any = None
+) -> AbstractAsyncContextManager[H, None]: ...
+@overload
+def fenced_write(
+    target: A, resource: str, /, *more: str, token: Any = None
+) -> AbstractAsyncContextManager[A, None]: ...
+@overload
+def fenced_write(target: S, resource: str, /, *more: str, token: Any = None) -> AbstractContextManager[S, None]: ...
+@overload
+def fenced_write(target: Any, resource: str, /, *more: str, token: Any = None) -> Any: ...
+@overload
+def fenced_write(
+    target: Guard[H],
+    resource: str,
+    /,
+    *more: str,
+    effect: Callable[[H], T],
+    token: Any = None,
+    once: str | None = None,
+    fingerprint: str | None = None,
+) -> T: ...
+@overload
+def fenced_write(
+    target: AsyncGuard[H],
+    resource: str,
+    /,
+    *more: str,
+    effect: Callable[[H], Awaitable[T]],
+    token: Any = None,
+    once: str | None = None,
+    fingerprint: str | None = None,
+) -> Awaitable[T]: ...
+@overload
+def fenced_write(
+    target: Any,
+    resource: str,
+    /,
+    *more: str,
+    effect: Callable[[Any], Any],
+    token: Any = None,
+    once: str | None = None,
+    fingerprint: str | None = None,
+) -> Any: ...
+def fenced_write(
+    target: Any,
+    resource: str,
+    /,
+    *more: str,
+    effect: Callable[[Any], Any] | None = None,
+    token: Any = None,
+    once: str | None = None,
+    fingerprint: str | None = None,
+) -> Any:
+    """Write to ``target`` only if no newer token has been seen for the resources.
+
+    As a context manager (``async with`` for an async target) it shows the token to the downstream, then yields the handle to
+    write through: the connection or session itself for SQL, a recorder of commands for Redis. In SQL the fence lasts until the
+    transaction or savepoint ends; leaving the block flushes a Session and never commits.
+
+    With ``effect=f`` it returns what ``f(handle)`` returned (awaitable for an async target). An Engine or sessionmaker is taken in this
+    form only: the transaction is opened, committed and, on contention only, retried. ``once=KEY`` (SQL) applies the effect at most once
+    for the key, over all attempts, holders and replays, and returns the stored JSON result afterwards; the token is judged first.
+    ``fingerprint`` says what the key stands for (default: the sorted resources).
+
+    ``token=None`` takes the running job's or lease's; otherwise a :class:`Token` or anything with a ``.token``.
+
+    Raises :class:`~fencing.errors.FenceRejected` (nothing written; final for this token), :class:`~fencing.errors.ContentionError`
+    (nothing written; may be tried again), :class:`~fencing.errors.OutcomeUnknownError`, and the other errors of the tree as they say.
+    """
+    resources = check_resources((resource, *more))
+    if effect is None and (once is not None or fingerprint is not None):
+        raise TypeError("once= and fingerprint= belong to the effect form: pass effect=a function of the handle")
+    if once is not None and (not isinstance(once, str) or not once):
+        raise TypeError(f"once= takes a non-empty str that names the effect, not {once!r}")
+    if fingerprint is not None and once is None:
+        raise TypeError("fingerprint= says what a once= key stands for: pass once= too")
+    guard = guard_for(target)
+    presented, holder = resolve_token(token)
+    if isinstance(guard, AsyncGuard):
+        if effect is None:
+            return _AsyncWrite(guard, resources, presented, holder)
+        return _apply_async(guard, resources, presented, holder, effect, once, fingerprint)
+    if effect is None:
+        return _SyncWrite(guard, resources, presented, holder)
+    return _apply(guard, resources, presented, holder, effect, once, fingerprint)
+
+
+def raise_fence(target: Any, resource: str, /, *more: str, token: Any = None) -> Any:
+    """Raise the resources' marks to the token without writing, making those that are missing.
+
+    Afterwards no older holder can write to them, even if this one has not written yet. An Engine will do: it is given a short transaction of
+    its own. Awaitable for an async target. Raises as :func:`fenced_write`.
+    """
+    resources = check_resources((resource, *more))
+    guard = guard_for(target)
+    presented, holder = resolve_token(token)
+    if isinstance(guard, AsyncGuard):
+        return _raise_async(guard, resources, presented, holder)
+    with _recorded("raise", guard, resources, presented, holder):
+        guard.raise_fence(resources, presented, holder)
+    return None
+
+
+def read_mark(target: Any, resource: str, /) -> Any:
+    """Return the resource's :class:`Mark` or None (awaitable for an async target).
+
+    To look at, never to decide a write by: between such a look and the write, anything can happen.
+    """
+    (name,) = check_resources((resource,))
+    guard = guard_for(target)
+    if isinstance(guard, AsyncGuard):
+        return guard.aread_mark(name)
+    mark: Mark | None = guard.read_mark(name)
+    return mark
+
+
+def resolve_token(token: Any) -> tuple[Token, str]:
+    """Return the token that is meant and its holder's name.
+
+    ``None`` means the running job's or lease's. A lease that its holder settled or released is refused here (a thread that outlived its job); one
+    that merely ran out is not: the downstream judges that.
+    """
+    if token is None:
+        token = current_lease()
+    if isinstance(token, Token):
+        return token, process_holder()
+    if isinstance(token, str):
+        raise TypeError(f"token= takes a Token, a job or a lease, not text; use Token.parse({token[:80]!r})")
+    found = getattr(token, "token", None)
+    if not isinstance(found, Token):
+        raise TypeError(f"token= takes a Token or something with a .token, not {type(token).__name__}")
+    lease = token if isinstance(token, Lease) else getattr(token, "lease", None)
+    if isinstance(lease, Lease):
+        lease.ensure_not_ended()
+        return found, lease.holder
+    holder = getattr(token, "holder", None)
+    return found, holder if isinstance(holder, str) and holder else process_holder()
+
+
+class _SyncWrite:
+    """The ``with`` form: what the guard opened, recorded."""
+
+    def __init__(self, guard: Guard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
+        self._inner = _open_recorded(guard, resources, token, holder)
+
+    def __enter__(self) -> Any:
+        return self._inner.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inner.__exit__(kind, error, trace)
+
+
+@contextmanager
+def _open_recorded(guard: Guard[Any], resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Any]:
+    with _recorded("write", guard, resources, token, holder), guard.open(resources, token, holder) as handle:
+        yield handle
+
+
+class _AsyncWrite:
+    """The ``async with`` form."""
+
+    def __init__(self, guard: AsyncGuard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
+        self._inner = guard.aopen(resources, token, holder)
+        self._record = _recorded("write", guard, resources, token, holder)
+
+    async def __aenter__(self) -> Any:
+        self._record.__enter__()
+        try:
+            return await self._inner.__aenter__()
+        except BaseException as exc:
+            self._record.__exit__(type(exc), exc, exc.__traceback__)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._inner.__aexit__(kind, error, trace)
+        except BaseException as exc:
+            self._record.__exit__(type(exc), exc, exc.__traceback__)
+            raise
+        self._record.__exit__(kind, error, trace)
+
+
+def _apply(
+    guard: Guard[Any],
+    resources: tuple[str, ...],
+    token: Token,
+    holder: str,
+    effect: Callable[[Any], Any],
+    once: str | None,
+    fingerprint: str | None,
+) -> Any:
+    with _recorded("write", guard, resources, token, holder):
+        if isinstance(guard, AppliesEffects):
+            return guard.apply(resources, token, holder, effect, once, fingerprint)
+        _refuse_once(guard.downstream, once)
+        with guard.open(resources, token, holder) as handle:
+            return effect(handle)
+
+
+async def _apply_async(
+    guard: AsyncGuard[Any],
+    resources: tuple[str, ...],
+    token: Token,
+    holder: str,
+    effect: Callable[[Any], Any],
+    once: str | None,
+    fingerprint: str | None,
+) -> Any:
+    with _recorded("write", guard, resources, token, holder):
+        if isinstance(guard, AppliesEffectsAsync):
+            return await guard.aapply(resources, token, holder, effect, once, fingerprint)
+        _refuse_once(guard.downstream, once)
+        async with guard.aopen(resources, token, holder) as handle:
+            return await effect(handle)
+
+
+async def _raise_async(guard: AsyncGuard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
+    with _recorded("raise", guard, resources, token, holder):
+        await guard.araise_fence(resources, token, holder)
+
+
+def _refuse_once(downstream: str, once: str | None) -> None:
+    if once is not None:
+        raise TypeError(
+            f"{downstream} keeps no record of applied effects, so once= cannot hold there; use it with a SQL target"
+        )
+
+
+@contextmanager
+def _recorded(
+    kind: history.Kind,
+    guard: Guard[Any] | AsyncGuard[Any],
+    resources: tuple[str, ...],
+    token: Token,
+    holder: str,
+) -> Iterator[None]:
+    """Emit one event for the whole of a write, whatever its end."""
+    began = time.monotonic_ns()
+    outcome: history.Outcome = "accepted"
+    error = ""
+    try:
+        yield
+    except BaseException as exc:
+        outcome, error = _outcome_of(exc), type(exc).__name__
+        raise
+    finally:
+        if history.recording():
+            history.emit(
+                history.Event(kind, outcome, holder, guard.downstream, resources, str(token), error, began=began)
+            )
+
+
+def _outcome_of(exc: BaseException) -> history.Outcome:
+    if isinstance(exc, FenceRejected):
+        return "refused"
+    if isinstance(exc, OutcomeUnknownError):
+        return "unknown"
+    return "contention" if isinstance(exc, ContentionError) else "failed"

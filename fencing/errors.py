@@ -1,0 +1,154 @@
+"""The error tree.
+
+A fenced write has three ends, never mixed: *accepted*; *refused* (:class:`FenceRejected`: nothing was
+written, final for this token); *unknown* (:class:`OutcomeUnknownError`: the reply was lost).
+Contention (:class:`ContentionError`) is a fourth thing: nothing was written and the same token may try again.
+
+Every error carries its facts as attributes, so that code never has to parse a message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fencing._token import Token
+
+__all__ = [
+    "AmbiguousLeaseError",
+    "ContentionError",
+    "EffectError",
+    "FenceRejected",
+    "FencingError",
+    "IssuerMismatchError",
+    "KeyConflictError",
+    "LeaseLostError",
+    "LeaseUnavailableError",
+    "LineageConflictError",
+    "MarkMissingError",
+    "NoLeaseError",
+    "NotInTransactionError",
+    "OutcomeUnknownError",
+    "SchemaMissingError",
+    "StaleTokenError",
+]
+
+
+class FencingError(Exception):
+    """Root of every error that this toolkit raises on purpose, but for wrong arguments (``ValueError``, ``TypeError``).
+
+    Attributes are ``None`` where a fact does not apply:
+    ``resource`` (str), ``presented`` (:class:`~fencing.Token` of the writer), ``mark`` (:class:`~fencing.Token`
+    that the downstream has seen), ``holder`` (str: who set that mark), ``downstream`` (str: which system said so).
+    """
+
+    resource: str | None
+    presented: Token | None
+    mark: Token | None
+    holder: str | None
+    downstream: str | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str | None = None,
+        presented: Token | None = None,
+        mark: Token | None = None,
+        holder: str | None = None,
+        downstream: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.presented = presented
+        self.mark = mark
+        self.holder = holder
+        self.downstream = downstream
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions cross process boundaries (multiprocessing, test runners); keyword facts must survive that.
+        return _rebuild, (type(self), self.args[0], dict(self.__dict__))
+
+
+def _rebuild(kind: type[FencingError], message: str, facts: dict[str, Any]) -> FencingError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    error.__dict__.update(facts)
+    return error
+
+
+class FenceRejected(FencingError):  # noqa: N818 - the public name; a verdict more than a fault
+    """The downstream looked at the token and refused. Nothing was written; final for this token: do not retry under it."""
+
+
+class StaleTokenError(FenceRejected):
+    """The resource has seen a newer token: somebody else took the work over."""
+
+
+class IssuerMismatchError(FenceRejected):
+    """The resource's mark was set by another issuer. Tokens of two issuers have no order."""
+
+
+class LineageConflictError(FenceRejected):
+    """Equal number, other lineage: two servers both believe that they lead the same issuer."""
+
+
+class MarkMissingError(FenceRejected):
+    """The resource has no mark and the guard was told ``on_missing="reject"``: lost evidence is not permission."""
+
+
+class ContentionError(FencingError):
+    """Lock timeout, deadlock or serialization failure. Nothing was written; the same token may try again."""
+
+
+class OutcomeUnknownError(FencingError):
+    """The reply was lost: the write may or may not have been applied. Never treated as either."""
+
+
+class EffectError(FencingError):
+    """A command inside a Redis effect failed. Earlier commands of the same effect remain, as in ``MULTI``.
+
+    ``index`` is the position of the failed command, counted from 0.
+    """
+
+    index: int
+
+    def __init__(self, message: str, *, index: int, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.index = index
+
+
+class NoLeaseError(FencingError):
+    """``token=None`` outside any job or lease. A thread pool does not inherit the caller's lease: pass ``token=``."""
+
+
+class AmbiguousLeaseError(FencingError):
+    """``token=None`` inside a lease inside a job: say which of the two is meant with ``token=``."""
+
+
+class LeaseLostError(FencingError):
+    """The lease ended: it was lost, settled or released."""
+
+
+class LeaseUnavailableError(FencingError):
+    """Somebody else holds the named lease and the wait was over."""
+
+
+class KeyConflictError(FencingError):
+    """The idempotency key was used before with other content. ``key`` is the key, ``differs`` says what is not the same."""
+
+    key: str
+    differs: str
+
+    def __init__(self, message: str, *, key: str, differs: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.key = key
+        self.differs = differs
+
+
+class NotInTransactionError(FencingError):
+    """The target has no open transaction, or it ended inside the ``with`` block: nothing holds the fence."""
+
+
+class SchemaMissingError(FencingError):
+    """The guard's tables are not there. The message says how to create them."""

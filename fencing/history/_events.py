@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal[
+    "claim",
+    "start",
+    "raise",
+    "write",
+    "put",
+    "settle",
+    "renew",
+    "rescue",
+    "pause",
+    "wake",
+    "kill",
+    "send",
+    "note",
+]
+"""What happened. ``raise`` is a raised fence; ``note`` is a remark for the reader."""
+
+Outcome = Literal["accepted", "repeated", "refused", "unknown", "contention", "failed", "lost", "done"]
+"""How it ended. ``accepted`` by a downstream in the caller's transaction means: accepted if that transaction commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    ``began`` and ``ended`` are nanoseconds of ``CLOCK_MONOTONIC``: comparable between the processes of one machine since its start, and
+    nothing else. ``wall`` is the time of day, in nanoseconds since 1970, for people. ``token`` is in its text form.
+    """
+
+    kind: Kind
+    outcome: Outcome
+    actor: str
+    downstream: str = ""
+    resources: tuple[str, ...] = ()
+    token: str = ""
+    error: str = ""
+    detail: str = ""
+    began: int = field(default_factory=time.monotonic_ns)
+    ended: int = 0
+    wall: int = field(default_factory=time.time_ns)
+    pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        if not self.ended:
+            object.__setattr__(self, "ended", time.monotonic_ns())
+
+    def as_json(self) -> dict[str, Any]:
+        """A dictionary that JSON can hold; :func:`read_events` reads it back."""
+        return asdict(self)
+
+
+_subscribers: tuple[Callable[[Event], None], ...] = ()
+
+
+def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
+    """Call ``callback`` with each event of this process from now on. Returns the function that ends it.
+
+    It runs in the thread of the work itself: keep it short. An exception in it is raised there, since a record with holes proves nothing.
+    """
+    global _subscribers
+    _subscribers = (*_subscribers, callback)
+
+    def unsubscribe() -> None:
+        global _subscribers
+        _subscribers = tuple(known for known in _subscribers if known is not callback)
+
+    return unsubscribe
+
+
+def recording() -> bool:
+    """Whether anybody listens: what is costly to build is built only then."""
+    return bool(_subscribers)
+
+
+def emit(event: Event) -> None:
+    """Hand ``event`` to every subscriber."""
+    for callback in _subscribers:
+        callback(event)
+
+
+class JsonLines:
+    """A subscriber that appends each event as one line of JSON to a file.
+
+    One ``write`` per event on a descriptor opened with ``O_APPEND``, so lines of several processes never mix and none is lost when the
+    process is killed after it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def __call__(self, event: Event) -> None:
+        os.write(
+            self._fd,
+            json.dumps(event.as_json(), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n",
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    @contextmanager
+    def subscribed(self) -> Iterator[None]:
+        """Record for the length of a block."""
+        unsubscribe = subscribe(self)
+        try:
+            yield
+        finally:
+            unsubscribe()
+
+
+def read_events(source: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
+    """Read JSON lines (a path or the lines) in the order of their beginnings.
+
+    A last line that a killed process left unfinished is passed over; any other broken line raises ``ValueError`` with its number.
+    """
+    lines = Path(source).read_text("utf-8").splitlines() if isinstance(source, str | os.PathLike) else list(source)
+    events = []
+    for number, line in enumerate(lines, 1):
+        try:
+            facts = json.loads(line)
+            facts["resources"] = tuple(facts.get("resources", ()))
+            events.append(Event(**facts))
+        except (ValueError, TypeError) as exc:
+            if number == len(lines):
+                break
+            raise ValueError(f"line {number} of the history is not an event: {line[:120]!r}") from exc
+    return sorted(events, key=lambda event: event.began)
