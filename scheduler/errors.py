@@ -1,0 +1,42 @@
+"""The scheduler's own errors.
+
+What a wrong argument raises is a ``ValueError``; everything that concerns a token, a lease or a fence is in
+:mod:`fencing.errors`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ScheduleError"]
+
+_AROUND = 60  # characters shown before and after the place in a long text
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be accepted, with the place of the mistake.
+
+    The message says what is wrong and what to write instead, and shows the text with a line of carets under the place.
+
+    Attributes:
+        expr: the text that was refused: a cron rule, a zone's name, or an option's value.
+        field: which part of the schedule it is (``"minute"``, ``"day-of-week"``, ``"tz"``, ``"gap"``, …), or ``None``
+            when the mistake is in the text as a whole.
+        position: where the mistake begins in ``expr``, in characters from 0.
+    """
+
+    def __init__(self, problem: str, *, expr: str, field: str | None = None, position: int = 0, length: int = 1):
+        self.expr = expr
+        self.field = field
+        self.position = position
+        where = f"{field}: " if field else ""
+        super().__init__(f"{where}{problem}\n{_underlined(expr, position, length)}")
+
+
+def _underlined(text: str, position: int, length: int) -> str:
+    """Two indented lines: the text, and carets under ``length`` characters from ``position``."""
+    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    left = max(0, position - _AROUND)
+    right = position + max(length, 1) + _AROUND
+    head = "…" if left else ""
+    tail = "…" if right < len(shown) else ""
+    carets = "^" * max(1, min(length, len(shown) - position))
+    return f"    {head}{shown[left:right]}{tail}\n    {' ' * (len(head) + position - left)}{carets}"
