@@ -1,0 +1,18 @@
+"""Real servers, started here and gone without a trace: PostgreSQL, Valkey and an SMTP sink.
+
+The quick start and the tests use them. PostgreSQL and Valkey each live in a directory of their own under
+the system's directory for temporary files, listen on 127.0.0.1 only, and have a *watchdog*: a small
+process that stops the server and removes the directory as soon as the process that started it is gone,
+however it went. The SMTP sink runs in the caller's process.
+
+They accept every local connection without a password. Keep nothing in them that other people on the same
+machine must not see.
+"""
+
+from scheduler.console.embedded._binaries import ServerUnavailableError
+from scheduler.console.embedded._postgres import Postgres, Standby
+from scheduler.console.embedded._smtp import SmtpSink
+from scheduler.console.embedded._smtp_script import Drop, Exchange, Received
+from scheduler.console.embedded._valkey import Valkey
+
+__all__ = ["Drop", "Exchange", "Postgres", "Received", "ServerUnavailableError", "SmtpSink", "Standby", "Valkey"]

@@ -1,0 +1,118 @@
+"""The servers that the tests talk to: real ones, one of each for the whole run, clean for every test.
+
+``FENCING_TEST_PG_BINDIR`` and ``FENCING_TEST_REDIS`` choose another PostgreSQL (the directory of its
+programs) and another Redis or Valkey (the server's program) than the ones of the wheels.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import NoReturn, Protocol
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from scheduler.console.embedded import Postgres, ServerUnavailableError, SmtpSink, Valkey
+
+IN_CI = os.environ.get("CI") == "true"
+
+# In CI the same examples every time, and no deadline: a busy machine is not a failure.
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci" if IN_CI else "default")
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Ends a test whose server is missing: a failure in CI, where it has to be, and a loud skip elsewhere."""
+    if IN_CI:
+        pytest.fail(f"a server is missing, and CI must not skip: {reason}", pytrace=False)
+    pytest.skip(f"SERVER MISSING, NOT TESTED: {reason}")
+
+
+@contextlib.contextmanager
+def _available() -> Iterator[None]:
+    try:
+        yield
+    except ServerUnavailableError as error:
+        unavailable(str(error))
+
+
+class PgServer(Protocol):
+    """The factory ``pg_server``: takes what ``Postgres`` takes, returns a running server of the test's own."""
+
+    def __call__(self, **options: object) -> Postgres: ...
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The PostgreSQL of this run. Do not stop, restart or configure it: others use it (see ``pg_server``)."""
+    with ExitStack() as stack:
+        with _available():
+            server = stack.enter_context(Postgres(bindir=os.environ.get("FENCING_TEST_PG_BINDIR")))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pg_names() -> Iterator[str]:
+    return (f"test_{number}" for number in itertools.count(1))
+
+
+@pytest.fixture
+def pg_dsn(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
+    """The address of a new, empty database of this test's own."""
+    name = next(pg_names)
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def pg_server() -> Iterator[Callable[..., Postgres]]:
+    """Starts PostgreSQL servers of the test's own, to be stopped, killed, or given a standby at will."""
+    with ExitStack() as stack:
+
+        def start(**options: object) -> Postgres:
+            options.setdefault("bindir", os.environ.get("FENCING_TEST_PG_BINDIR"))
+            with _available():
+                return stack.enter_context(Postgres(**options))  # type: ignore[arg-type]
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    """The Valkey of this run. Do not stop or configure it: others use it (see ``valkey_server``)."""
+    with ExitStack() as stack:
+        with _available():
+            server = stack.enter_context(Valkey(program=os.environ.get("FENCING_TEST_REDIS")))
+        yield server
+
+
+@pytest.fixture
+def valkey_url(valkey: Valkey) -> str:
+    """The address of the run's Valkey, emptied for this test."""
+    valkey.command("FLUSHALL")
+    valkey.command("SCRIPT", "FLUSH")
+    return valkey.url
+
+
+@pytest.fixture
+def valkey_server() -> Iterator[Callable[..., Valkey]]:
+    """Starts Valkey servers of the test's own: to be killed, replicated, configured at will."""
+    with ExitStack() as stack:
+
+        def start(**options: object) -> Valkey:
+            options.setdefault("program", os.environ.get("FENCING_TEST_REDIS"))
+            with _available():
+                return stack.enter_context(Valkey(**options))  # type: ignore[arg-type]
+
+        yield start
+
+
+@pytest.fixture
+def smtp_sink() -> Iterator[SmtpSink]:
+    """An SMTP server of this test's own; set its hooks to script its answers."""
+    with ExitStack() as stack:
+        with _available():
+            sink = stack.enter_context(SmtpSink())
+        yield sink

@@ -1,0 +1,1 @@
+"""What the tests share: real processes, real locks, and the only place where a test may wait by asking again."""
