@@ -1,0 +1,34 @@
+"""Plans: SQL work as a generator that decides everything and executes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Rows: TypeAlias = list[tuple[Any, ...]]
+"""What a statement answered: plain tuples, empty for a statement without a result set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL text with named parameters written ``:name``, and their values."""
+
+    sql: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+Plan: TypeAlias = Generator[Statement, Rows, T]
+"""Yields statements and is sent their rows; an error of a statement is thrown in at its yield; returns its result."""
+
+_PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
+
+
+@lru_cache(maxsize=512)
+def to_pyformat(sql: str) -> str:
+    """Turn ``:name`` into psycopg's ``%(name)s``; a cast ``::type`` is left alone, as by SQLAlchemy's ``text()``."""
+    return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))

@@ -1,0 +1,181 @@
+"""Plans over psycopg 3 connections, sync and async."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
+
+from adapters._tx._errors import translated
+from adapters._tx._plan import Plan, Rows, Statement, to_pyformat
+from adapters._tx._ports import nothing_holds
+
+T = TypeVar("T")
+_HOW = "use 'with connection.transaction():' around the write"
+
+
+class _PsycopgBase:
+    """What needs no round trip, the same for both."""
+
+    dialect = "postgresql"
+
+    def __init__(self, handle: Any, read_only: bool, tables: str) -> None:
+        self.handle = handle
+        self._read_only = read_only
+        self._tables = tables
+        self._level = 0
+        self._entered = False
+
+    @property
+    def downstream(self) -> str:
+        """``postgresql:NAME``."""
+        try:
+            return f"postgresql:{self.handle.info.dbname}"
+        except psycopg.OperationalError:  # a closed connection has forgotten it
+            return "postgresql"
+
+    def still_open(self) -> bool:
+        """Whether the transaction block and savepoint of the first use are still there; see :class:`SyncTx`."""
+        if not self._entered or self.handle.closed or _open_blocks(self.handle) < self._level:
+            return False
+        # In a pipeline the status lags behind what was queued; a block cannot be left in there without its end being
+        # queued too.
+        return self._pipelined() or self.handle.pgconn.transaction_status == TransactionStatus.INTRANS
+
+    def _enter(self) -> None:
+        """Refuse a connection without an open ``transaction()`` block, before anything is sent."""
+        if self.handle.closed:
+            raise nothing_holds(self.downstream, f"the connection is closed; open one and {_HOW}")
+        status = self.handle.pgconn.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise nothing_holds(
+                self.downstream, "an earlier statement failed; leave the transaction block and begin again"
+            )
+        if not self._read_only and (
+            _open_blocks(self.handle) == 0 or (status == TransactionStatus.IDLE and not self._pipelined())
+        ):
+            raise nothing_holds(self.downstream, _HOW)
+        self._level = _open_blocks(self.handle)
+        self._entered = True
+
+    def _pipelined(self) -> bool:
+        return bool(self.handle.pgconn.pipeline_status != PipelineStatus.OFF)
+
+
+class PsycopgTx(_PsycopgBase):
+    """The transaction of a psycopg Connection."""
+
+    def execute(self, statement: Statement) -> Rows:
+        """Execute a statement; see :class:`SyncTx`."""
+        if not self._entered:
+            self._enter()
+        if not self._pipelined():
+            return self._execute(statement)
+        with self.handle.pipeline() as pipeline:
+            pipeline.sync()  # an error of the caller's own queued statements is theirs, not ours to translate
+            return self._execute(statement)
+
+    def _execute(self, statement: Statement) -> Rows:
+        with translated(self.downstream, self._tables):
+            # A cursor of our own: the connection's row and cursor factories are the caller's.
+            cursor: Any = psycopg.Cursor(self.handle, row_factory=tuple_row)
+            cursor.execute(to_pyformat(statement.sql), statement.params)
+            if self._pipelined():
+                with self.handle.pipeline() as pipeline:
+                    pipeline.sync()
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A nested ``transaction()`` block; see :class:`SyncTx`."""
+        if not self._entered:
+            self._enter()
+        rollback: psycopg.Rollback | None = None
+        with self.handle.transaction():
+            try:
+                yield
+            except psycopg.Rollback as exc:
+                rollback = exc
+                raise
+        if rollback is not None:  # it was meant for the caller's block; ours has swallowed it
+            raise rollback
+
+    def flush(self) -> None:
+        """A connection has nothing pending."""
+
+
+class AsyncPsycopgTx(_PsycopgBase):
+    """The transaction of a psycopg AsyncConnection."""
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Run a plan; see :class:`AsyncTx`."""
+        try:
+            statement = next(plan)
+            while True:
+                try:
+                    rows = await self._execute(statement)
+                except Exception as exc:  # noqa: BLE001 - thrown into the plan, which raises it again
+                    statement = plan.throw(exc)
+                else:
+                    statement = plan.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            plan.close()
+
+    async def _execute(self, statement: Statement) -> Rows:
+        if not self._entered:
+            self._enter()
+        if self._pipelined():
+            async with self.handle.pipeline() as pipeline:
+                await pipeline.sync()
+        with translated(self.downstream, self._tables):
+            cursor: Any = psycopg.AsyncCursor(self.handle, row_factory=tuple_row)
+            await cursor.execute(to_pyformat(statement.sql), statement.params)
+            if self._pipelined():
+                async with self.handle.pipeline() as pipeline:
+                    await pipeline.sync()
+            return await cursor.fetchall() if cursor.description else []
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """A nested ``transaction()`` block; see :class:`AsyncTx`."""
+        if not self._entered:
+            self._enter()
+        rollback: psycopg.Rollback | None = None
+        async with self.handle.transaction():
+            try:
+                yield
+            except psycopg.Rollback as exc:
+                rollback = exc
+                raise
+        if rollback is not None:
+            raise rollback
+
+    async def flush(self) -> None:
+        """A connection has nothing pending."""
+
+
+def psycopg_tx(target: Any, read_only: bool, tables: str) -> Any:
+    """Return the transaction of a psycopg target, or None if it is none."""
+    if isinstance(target, psycopg.Connection):
+        return PsycopgTx(target, read_only, tables)
+    if isinstance(target, psycopg.AsyncConnection):
+        return AsyncPsycopgTx(target, read_only, tables)
+    return None
+
+
+def _open_blocks(connection: Any) -> int:
+    """How many ``transaction()`` blocks are open.
+
+    psycopg counts them under a private name. Where that is gone, an open transaction counts as one block.
+    """
+    count = getattr(connection, "_num_transactions", None)
+    if count is None:
+        return int(connection.pgconn.transaction_status != TransactionStatus.IDLE)
+    return int(count)

@@ -1,0 +1,243 @@
+"""Plans over SQLAlchemy: connections and sessions, and their asyncio twins through ``run_sync``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from adapters._tx._errors import translated
+from adapters._tx._plan import Plan, Rows, Statement
+from adapters._tx._ports import nothing_holds, run
+
+T = TypeVar("T")
+Bind: TypeAlias = Engine | Connection | AsyncEngine | AsyncConnection
+"""What a Session can be bound to, and ``bind=`` can name."""
+
+DIALECTS = ("postgresql", "sqlite")
+_IN_TRANSACTION = 2  # libpq PQTRANS_INTRANS, the same number in psycopg 3 and psycopg2
+
+
+class SqlalchemyTx:
+    """The transaction of a Connection or Session. Nothing is sent, begun or checked out before the first use."""
+
+    def __init__(
+        self, handle: Any, source: Connection | Session, bind: Bind | None, read_only: bool, tables: str
+    ) -> None:
+        self.handle = handle
+        self._source = source
+        self._bind = source if isinstance(source, Connection) else session_bind(source, bind)
+        self.dialect = dialect_of(self._bind)
+        self.downstream = downstream_of(self._bind)
+        self._read_only = read_only
+        self._tables = tables
+        self._connection: Connection | None = None
+        self._outer: tuple[Any, Any] = (None, None)
+
+    def execute(self, statement: Statement) -> Rows:
+        """Execute a statement; see :class:`SyncTx`."""
+        connection = self._connection or self._enter()
+        with translated(self.downstream, self._tables):
+            if self.dialect == "sqlite" and not statement.sql.startswith("pragma"):
+                self._begin_sqlite(connection)
+            result = connection.execute(_text(statement.sql), statement.params)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A savepoint by ``begin_nested``, so that a Session forgets what it undid."""
+        connection = self._connection or self._enter()
+        with translated(self.downstream, self._tables):
+            self._begin_sqlite(connection)
+        nested: Any
+        with self._source.begin_nested() as nested:
+            self._checked_out()  # a Session sends the SAVEPOINT only once its connection is asked for
+            yield
+            # Left without an error although it was rolled back inside: begin_nested() would pass over that in silence.
+            if not nested.is_active:
+                raise nothing_holds(self.downstream, "the savepoint was rolled back inside the effect; let it go on")
+
+    def still_open(self) -> bool:
+        """Whether the transaction and savepoint of the first use are still there; see :class:`SyncTx`."""
+        root, nested = self._outer
+        if self._connection is None or root is None or not root.is_active:
+            return False
+        if (nested is not None and not nested.is_active) or self._connection.closed or self._connection.invalidated:
+            return False
+        raw = self._connection.connection.driver_connection
+        if self.dialect == "sqlite":
+            return bool(getattr(raw, "in_transaction", True))
+        # A COMMIT sent as text, or a statement that failed, is known to libpq and not to SQLAlchemy.
+        status = getattr(getattr(raw, "info", None), "transaction_status", _IN_TRANSACTION)
+        return bool(status == _IN_TRANSACTION)
+
+    def flush(self) -> None:
+        """Send a Session's pending changes."""
+        if isinstance(self._source, Session):
+            self._source.flush()
+
+    def _enter(self) -> Connection:
+        connection = self._checked_out()
+        if not self._read_only:
+            if _is_autocommit(connection):
+                raise nothing_holds(
+                    self.downstream,
+                    'its isolation level is "AUTOCOMMIT"; use a connection with another isolation level',
+                )
+            if not connection.in_transaction():
+                connection.begin()  # what SQLAlchemy's autobegin does at the first statement
+            self._outer = (connection.get_transaction(), connection.get_nested_transaction())
+        self._connection = connection
+        return connection
+
+    def _checked_out(self) -> Connection:
+        if isinstance(self._source, Session):
+            connection = self._source.connection(bind_arguments={"bind": _sync(self._bind)})
+        else:
+            connection = self._source
+        if connection.closed or connection.invalidated:
+            raise nothing_holds(self.downstream, "the connection is closed; open one and begin a transaction")
+        return connection
+
+    def _begin_sqlite(self, connection: Connection) -> None:
+        """Take SQLite's write lock at once.
+
+        The driver begins late and deferred: a transaction that reads and then writes cannot wait for the lock, it
+        fails; and a SAVEPOINT that is sent outside a transaction commits when it is released.
+        """
+        raw = connection.connection.driver_connection
+        if not self._read_only and not getattr(raw, "in_transaction", True):
+            connection.exec_driver_sql("begin immediate")
+
+
+class AsyncSqlalchemyTx:
+    """The transaction of an AsyncConnection or AsyncSession: the sync one, run by ``run_sync``."""
+
+    def __init__(self, source: Any, sync: SqlalchemyTx) -> None:
+        self._source = source
+        self._sync = sync
+        self.dialect = sync.dialect
+        self.downstream = sync.downstream
+        self.handle = sync.handle
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Run a plan; see :class:`AsyncTx`."""
+        result: T = await self._call(run, plan, self._sync)
+        return result
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """As :meth:`SqlalchemyTx.savepoint`."""
+        inner = self._sync.savepoint()
+        await self._call(inner.__enter__)
+        try:
+            yield
+        except BaseException as exc:
+            await self._call(inner.__exit__, type(exc), exc, exc.__traceback__)
+            raise
+        await self._call(inner.__exit__, None, None, None)
+
+    def still_open(self) -> bool:
+        """As :meth:`SqlalchemyTx.still_open`."""
+        return self._sync.still_open()
+
+    async def flush(self) -> None:
+        """Send a Session's pending changes."""
+        await self._call(self._sync.flush)
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._source.run_sync(lambda _: function(*args))
+
+
+def sqlalchemy_tx(target: Any, bind: Bind | None, read_only: bool, tables: str) -> Any:
+    """Return the transaction of a SQLAlchemy target, or None if it has none of its own (an Engine, a sessionmaker)."""
+    source = target() if isinstance(target, scoped_session) else target
+    if isinstance(source, Connection | Session):
+        return SqlalchemyTx(target, source, bind, read_only, tables)
+    if isinstance(source, async_scoped_session):
+        source = source()
+    if isinstance(source, AsyncSession):
+        return AsyncSqlalchemyTx(source, SqlalchemyTx(target, source.sync_session, bind, read_only, tables))
+    if isinstance(source, AsyncConnection):
+        inner = source.sync_connection
+        if inner is None:
+            raise nothing_holds(
+                "an AsyncConnection", "it was not started; use 'async with engine.begin() as connection'"
+            )
+        return AsyncSqlalchemyTx(source, SqlalchemyTx(target, inner, bind, read_only, tables))
+    return None
+
+
+def session_bind(session: Session, named: Bind | None) -> Engine | Connection:
+    """Return the one bind whose database holds the marks. Raises ``TypeError`` if it is not clear which."""
+    routed = type(session).get_bind is not Session.get_bind
+    # Its own attribute and those of Session(binds={...}), which has no public name.
+    binds = {
+        id(one): one for one in (session.bind, *getattr(session, "_Session__binds", {}).values()) if one is not None
+    }
+    if named is not None:
+        chosen: Engine | Connection = _sync(named)
+        if not routed and id(chosen) not in binds:
+            raise TypeError(
+                f"bind={named!r} is none of the session's binds, so its marks would not be in the session's transaction"
+            )
+        return chosen
+    if routed or len(binds) != 1:
+        what = "chooses its bind by itself (get_bind)" if routed else f"has {len(binds)} binds"
+        raise TypeError(
+            f"the session {what}, so which database's marks fence the write is not clear: "
+            "name it, SqlGuard(bind=engine).on(session)"
+        )
+    only: Engine | Connection = next(iter(binds.values()))
+    return only
+
+
+def dialect_of(bind: Bind) -> str:
+    """Return the dialect's name. Raises ``TypeError`` naming one that has no guard."""
+    name = bind.dialect.name
+    if name not in DIALECTS:
+        raise TypeError(f"no SQL guard for the dialect {name!r}; there is one for {' and '.join(DIALECTS)}")
+    return name
+
+
+def downstream_of(bind: Bind) -> str:
+    """Return ``dialect:database``, without host, user or secrets."""
+    url = (bind if isinstance(bind, Engine | AsyncEngine) else bind.engine).url
+    place = (url.database or "").partition("?")[0]
+    if url.get_backend_name() == "sqlite":
+        return f"sqlite:{place or ':memory:'}"
+    return f"{url.get_backend_name()}:{place}" if place else url.get_backend_name()
+
+
+def _sync(bind: Any) -> Any:
+    if isinstance(bind, AsyncEngine):
+        return bind.sync_engine
+    if isinstance(bind, AsyncConnection):
+        if bind.sync_connection is None:
+            raise TypeError("bind= names an AsyncConnection that was not started")
+        return bind.sync_connection
+    return bind
+
+
+def _is_autocommit(connection: Connection) -> bool:
+    level = connection.get_execution_options().get("isolation_level")
+    if level is None:
+        # create_engine(isolation_level=...) has no public accessor.
+        level = getattr(connection.dialect, "_on_connect_isolation_level", None)
+    if isinstance(level, str) and level.upper() == "AUTOCOMMIT":
+        return True
+    # Set on the driver's connection itself, behind SQLAlchemy's back. sqlite3's -1 is its legacy mode, which has
+    # transactions.
+    return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
+
+
+@lru_cache(maxsize=512)
+def _text(sql: str) -> TextClause:
+    # A caller's stream_results on the connection would turn the statement into a server-side cursor, which cannot
+    # write.
+    return text(sql).execution_options(stream_results=False)
