@@ -1,0 +1,285 @@
+"""A cron rule in a zone, and the occurrences that it asks for.
+
+croniter enumerates naive local times here, and nowhere else; its own handling of zones is not used. What a clock change
+makes of a local time is decided in :mod:`scheduler._dst`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from heapq import merge
+from itertools import chain, pairwise, takewhile
+from typing import Any, Final, Literal, NamedTuple, get_args
+from zoneinfo import ZoneInfo
+
+from croniter import CroniterBadDateError, CroniterError, croniter
+
+from scheduler._crontext import CronText, read_cron
+from scheduler._dst import ELAPSED, Fold, Gap, Moment, Policy, earliest_local, latest_local, moments
+from scheduler._occurrence import Occurrence, elapsed_key, wall_key
+from scheduler._zones import ZoneSource, packaged_zones
+from scheduler.errors import ScheduleError
+
+__all__ = ["MAX_JITTER", "MAX_OCCURRENCES", "Clock", "Schedule"]
+
+Clock = Literal["auto", "wall", "elapsed"]
+
+MAX_OCCURRENCES: Final = 100_000
+"""How many occurrences one call gives when it sets no limit of its own."""
+
+MAX_JITTER: Final = timedelta(hours=24)
+
+_START: Final = datetime(1900, 1, 1)
+_END: Final = datetime(9900, 1, 1)  # a search for the next match from here still ends before the year 10000
+_TICK: Final = timedelta(microseconds=1)
+
+# The calendar's rarest day, a 29 February on a given weekday, comes after 40 years at the latest (across 2100).
+_RAREST_YEARS: Final = 50
+
+
+class _Rule(NamedTuple):
+    """A parsed rule: what croniter enumerates (two parts where either day field may match), and Vixie's clock."""
+
+    parts: tuple[croniter, ...]
+    elapsed: bool
+
+    def after(self, start: datetime) -> Iterator[datetime]:
+        """The naive local times after ``start``, ascending, each once."""
+        # A croniter holds its position, so that each enumeration walks on a copy (which shares the parsed fields).
+        walks = [_walk(copy.copy(part), start) for part in self.parts]
+        if len(walks) == 1:
+            return walks[0]
+        merged = merge(*walks)
+        return (time for before, time in pairwise(chain([start], merged)) if time != before)
+
+
+def _walk(part: croniter, start: datetime) -> Iterator[datetime]:
+    part.set_current(start)
+    try:
+        while True:
+            yield part.get_next()
+    except CroniterBadDateError:
+        return
+
+
+@lru_cache(maxsize=4096)
+def _parse(expr: str, day_or: bool, seconds: bool) -> _Rule:
+    """Parse a rule once. Raises :class:`ScheduleError` for a text without meaning and for a rule that never fires."""
+    text = read_cron(expr, seconds=seconds)
+    days = [(text.day, text.weekday)]
+    # Vixie's rule for the two day fields: either may match, unless one of them begins with '*', then both must.
+    # croniter loses days when it joins '#', 'L' or 'W' with the other field, so each gets an enumeration of its own.
+    if day_or and not text.starred & {"day-of-month", "day-of-week"}:
+        days = [("*", "*")] if "*" in days[0] else [(text.day, "*"), ("*", text.weekday)]
+    parts = tuple(part for day, weekday in days if (part := _part(expr, text, day, weekday)) is not None)
+    if not parts:
+        raise ScheduleError(
+            "the rule never fires: no month it names has such a day", expr=expr, field="day-of-month",
+            position=text.day_position, length=len(expr[text.day_position :].split()[0]),
+        )  # fmt: skip
+    return _Rule(parts, elapsed=bool(text.starred & {"second", "minute", "hour"}))
+
+
+def _part(expr: str, text: CronText, day: str, weekday: str) -> croniter | None:
+    """An enumerator of the rule with these day fields, or ``None`` if it has nothing to enumerate."""
+    fields = [text.minute, text.hour, day, text.month, weekday]
+    if text.second is not None:
+        fields.append(text.second)
+    try:
+        part = croniter(
+            " ".join(fields), datetime(2000, 1, 1), ret_type=datetime, day_or=False,
+            max_years_between_matches=_RAREST_YEARS,
+        )  # fmt: skip
+        part.get_next()
+    except CroniterBadDateError:
+        return None
+    except CroniterError as error:
+        raise ScheduleError(f"the installed croniter does not accept it ({error})", expr=expr) from error
+    return part
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A cron rule in a zone: pure, immutable, and the same on every machine that has the same zone data.
+
+    Attributes:
+        expr: the rule. Five fields (minute, hour, day of month, month, day of week), or ``@hourly`` ``@daily``
+            ``@midnight`` ``@weekly`` ``@monthly`` ``@yearly`` ``@annually``, which mean just their five fields.
+            At most 256 characters. ``L``, ``15W``, ``2#3`` and ``L5`` are understood, ``H``, ``R`` and years refused.
+        tz: the IANA name of the zone whose wall clock the rule names.
+        clock: ``wall`` follows the wall clock, by ``gap`` and ``fold``; ``elapsed`` fires at every instant at which the
+            wall clock shows a matching time; ``auto`` is Vixie cron's rule: elapsed if the minute, hour or second field
+            begins with ``*``, else wall.
+        gap: a wall time that the clock jumps over runs at the first instant ``after`` the gap, or as far after it as it
+            lies within it (``shift``), or not (``skip``).
+        fold: a wall time that comes twice runs the ``first`` time, the ``second`` or ``both``.
+        max_gap: wall times in a longer gap (Apia's skipped day) do not run; ``None`` sets no bound.
+        day_or: if both day fields are restricted, either may match; ``False``: both must. A day field that begins with
+            ``*`` always means both, as in Debian's cron.
+        seconds: the rule has six fields, the second first.
+        start_at, end_at: aware; nothing is due before the one or after the other. Both may themselves be due.
+        jitter: the most by which an occurrence is late, in seconds or as a timedelta, at most 24 hours. Drawn from the
+            occurrence's key and ``jitter_seed``, so that everyone computes the same. It never reaches the next
+            occurrence or passes ``end_at``, and does not touch the key.
+        jitter_seed: what tells this schedule from others with the same rule, such as its name.
+        zones: the zone data; the installed ``tzdata`` package unless given.
+
+    Raises :class:`~scheduler.errors.ScheduleError` (a ``ValueError``) that shows the place of what it cannot accept,
+    also for a rule that never fires.
+    """
+
+    expr: str
+    tz: str = "UTC"
+    clock: Clock = "auto"
+    gap: Gap = "after"
+    fold: Fold = "first"
+    max_gap: timedelta | None = timedelta(hours=3)
+    day_or: bool = True
+    seconds: bool = False
+    start_at: datetime | None = None
+    end_at: datetime | None = None
+    jitter: timedelta | float = 0
+    jitter_seed: str = ""
+    zones: ZoneSource | None = field(default=None, repr=False, compare=False)
+    _rule: _Rule = field(init=False, repr=False, compare=False)
+    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+    _policy: Policy = field(init=False, repr=False, compare=False)
+    _span: timedelta = field(init=False, repr=False, compare=False)
+    _bounds: tuple[datetime, datetime] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("clock", Clock), ("gap", Gap), ("fold", Fold)):
+            _one_of(name, getattr(self, name), get_args(allowed))
+        if self.max_gap is not None and not isinstance(self.max_gap, timedelta):
+            raise TypeError(f"max_gap is a timedelta, or None for no bound, not {self.max_gap!r}")
+        self._derive("_bounds", _bounds(self.start_at, self.end_at))
+        self._derive("_rule", _parse(self.expr, bool(self.day_or), bool(self.seconds)))
+        self._derive("_zone", (self.zones or packaged_zones()).zone(self.tz))
+        self._derive("_policy", ELAPSED if self.elapsed else Policy(self.gap, self.fold, self.max_gap))
+        self._derive("_span", _span(self.jitter))
+
+    @property
+    def elapsed(self) -> bool:
+        """Whether the schedule follows elapsed time (a key per due instant) or wall time (a key per local time)."""
+        return self._rule.elapsed if self.clock == "auto" else self.clock == "elapsed"
+
+    def occurrences(self, after: datetime, until: datetime, *, limit: int | None = None) -> list[Occurrence]:
+        """The occurrences due after ``after`` and not after ``until``, both aware, in ascending order.
+
+        Adjoining windows give what the whole window gives, so that the last ``due_at`` may serve as the next ``after``.
+        With ``limit``, only the first so many: the rest of a long window is not even computed. Without, a window of
+        more than :data:`MAX_OCCURRENCES` is a ``ValueError``. ``after >= until`` gives none. The calendar is known from
+        1900 to 9900.
+        """
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is how many occurrences to give at most, at least 1, not {limit!r}")
+        found: list[Occurrence] = []
+        for occurrence in self._due(_instant("after", after), _instant("until", until)):
+            if limit is None and len(found) == MAX_OCCURRENCES:
+                raise ValueError(
+                    f"{self.expr!r} has more than {MAX_OCCURRENCES:,} occurrences from {after} to {until}:"
+                    " ask for a shorter window, or for the first ones with limit="
+                )
+            found.append(occurrence)
+            if len(found) == limit:
+                break
+        return found
+
+    def _derive(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _due(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
+        """The occurrences in the window (naive, in UTC), jitter applied."""
+        before, last = self._bounds
+        after = max(after, before)
+        if after < _START:
+            raise ValueError(f"the calendar is known from {_START:%Y} on, and {after} (UTC) is before it")
+        if not self._span:
+            for moment in self._moments(after, min(until, last)):
+                yield self._occurrence(moment, moment.instant)
+            return
+        # Each is late by less than the distance to the next, so that order and keys stay as they are without jitter;
+        # hence a look at the next one, and at those before the window that may be late enough to fall into it.
+        ahead = self._moments(max(after - self._span, before), min(until, last) + self._span)
+        moment = next(ahead, None)
+        while moment is not None and moment.instant <= min(until, last):
+            following = next(ahead, None)
+            room = min(self._span, last - moment.instant)
+            if following is not None:
+                room = min(room, following.instant - moment.instant)
+            due = moment.instant + self._late(moment, room)
+            if after < due <= until:
+                yield self._occurrence(moment, due)
+            moment = following
+
+    def _moments(self, after: datetime, until: datetime) -> Iterator[Moment]:
+        """What the rule names in the window."""
+        nominals = self._rule.after(earliest_local(after, self._zone).replace(microsecond=0))
+        end = latest_local(until)
+        resolved = moments(takewhile(lambda nominal: nominal <= end, nominals), self._zone, self._policy)
+        for moment in resolved:
+            if moment.instant > until:
+                return
+            if moment.instant > after:
+                yield moment
+
+    def _key(self, moment: Moment) -> str:
+        return elapsed_key(moment.instant) if self.elapsed else wall_key(self.tz, moment.nominal, moment.fold)
+
+    def _occurrence(self, moment: Moment, due: datetime) -> Occurrence:
+        return Occurrence(due.replace(tzinfo=UTC), moment.nominal, moment.fold, moment.merged, self._key(moment))
+
+    def _late(self, moment: Moment, room: timedelta) -> timedelta:
+        """How late an occurrence is: from 0 to below ``room``, evenly spread over keys and seeds."""
+        digest = hashlib.blake2b(f"{self.jitter_seed}\n{self._key(moment)}".encode(), digest_size=8).digest()
+        return _TICK * (int.from_bytes(digest, "big") * (room // _TICK) >> 64)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ScheduleError(
+            f"it is one of {', '.join(allowed)}", expr=str(value), field=name, length=max(1, len(str(value)))
+        )
+
+
+def _aware(name: str, value: datetime) -> datetime:
+    """The time in UTC. A naive one would mean another instant on every machine, so it is refused."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name} is an aware datetime, not {type(value).__name__} {value!r}")
+    if value.utcoffset() is None:
+        raise ScheduleError(
+            "the time is naive: give it a zone, such as tzinfo=datetime.UTC", expr=str(value), field=name,
+            length=len(str(value)),
+        )  # fmt: skip
+    return value.astimezone(UTC)
+
+
+def _instant(name: str, value: datetime) -> datetime:
+    return _aware(name, value).replace(tzinfo=None)
+
+
+def _bounds(start_at: datetime | None, end_at: datetime | None) -> tuple[datetime, datetime]:
+    """The window that the schedule is confined to: after the first instant, and not after the second."""
+    before = datetime.min if start_at is None else _instant("start_at", start_at) - _TICK
+    last = _END if end_at is None else min(_END, _instant("end_at", end_at))
+    if before >= last:
+        raise ScheduleError("the schedule ends before it starts", expr=f"{start_at} .. {end_at}", field="end_at")
+    return before, last
+
+
+def _span(jitter: timedelta | float) -> timedelta:
+    try:
+        span = jitter if isinstance(jitter, timedelta) else timedelta(seconds=jitter)
+    except (OverflowError, ValueError):  # infinite, or not a number
+        span = -_TICK
+    if not timedelta() <= span <= MAX_JITTER:
+        raise ScheduleError(
+            f"it is 0 to {MAX_JITTER // timedelta(hours=1)} hours, in seconds or as a timedelta", expr=str(jitter), field="jitter",
+            length=len(str(jitter)),
+        )  # fmt: skip
+    return span
