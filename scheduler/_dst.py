@@ -2,7 +2,7 @@
 
 A local time is compared with its zone at fold 0 and fold 1 (PEP 495). Equal offsets: the time happens once. A smaller
 offset at fold 1: the clock went back and the time happens twice (a *fold*). A larger one: the clock went forward over
-the time and it never happens (a *gap*). All other arithmetic is in UTC: an *instant* here is a naive ``datetime`` in UTC.
+the time and it never happens (a *gap*). All other arithmetic is in UTC: an *instant* here is a naive datetime in UTC.
 """
 
 from __future__ import annotations

@@ -194,28 +194,35 @@ class Schedule:
         object.__setattr__(self, name, value)
 
     def _due(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
-        """The occurrences in the window (naive, in UTC), jitter applied."""
+        """The occurrences in the window (naive, in UTC)."""
         before, last = self._bounds
         after = max(after, before)
         if after < _START:
             raise ValueError(f"the calendar is known from {_START:%Y} on, and {after} (UTC) is before it")
-        if not self._span:
-            for moment in self._moments(after, min(until, last)):
-                yield self._occurrence(moment, moment.instant)
+        if self._span:
+            yield from self._jittered(after, until)
             return
-        # Each is late by less than the distance to the next, so that order and keys stay as they are without jitter;
-        # hence a look at the next one, and at those before the window that may be late enough to fall into it.
+        for moment in self._moments(after, min(until, last)):
+            yield self._occurrence(moment, moment.instant)
+
+    def _jittered(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
+        """The occurrences that are due in the window once they are late.
+
+        Each is late by less than the distance to the next, so that their order stays as it is without jitter; hence a
+        look at the next one, and at those before the window that may be late enough to fall into it.
+        """
+        before, last = self._bounds
         ahead = self._moments(max(after - self._span, before), min(until, last) + self._span)
-        moment = next(ahead, None)
-        while moment is not None and moment.instant <= min(until, last):
+        current = next(ahead, None)
+        while current is not None and current.instant <= min(until, last):
             following = next(ahead, None)
-            room = min(self._span, last - moment.instant)
+            room = min(self._span, last - current.instant)
             if following is not None:
-                room = min(room, following.instant - moment.instant)
-            due = moment.instant + self._late(moment, room)
+                room = min(room, following.instant - current.instant)
+            due = current.instant + self._late(current, room)
             if after < due <= until:
-                yield self._occurrence(moment, due)
-            moment = following
+                yield self._occurrence(current, due)
+            current = following
 
     def _moments(self, after: datetime, until: datetime) -> Iterator[Moment]:
         """What the rule names in the window."""
@@ -279,7 +286,7 @@ def _span(jitter: timedelta | float) -> timedelta:
         span = -_TICK
     if not timedelta() <= span <= MAX_JITTER:
         raise ScheduleError(
-            f"it is 0 to {MAX_JITTER // timedelta(hours=1)} hours, in seconds or as a timedelta", expr=str(jitter), field="jitter",
-            length=len(str(jitter)),
+            f"it is 0 to {MAX_JITTER // timedelta(hours=1)} hours, in seconds or as a timedelta",
+            expr=str(jitter), field="jitter", length=len(str(jitter)),
         )  # fmt: skip
     return span
