@@ -6,7 +6,16 @@ What a wrong argument raises is a ``ValueError``; everything that concerns a tok
 
 from __future__ import annotations
 
-__all__ = ["ScheduleError"]
+from fencing.errors import FencingError
+
+__all__ = [
+    "DatabaseError",
+    "DatabaseUnavailableError",
+    "IssuerError",
+    "NotMigratedError",
+    "ScheduleError",
+    "UnknownTaskError",
+]
 
 _AROUND = 60  # characters shown before and after the place in a long text
 
@@ -40,3 +49,27 @@ def _underlined(text: str, position: int, length: int) -> str:
     tail = "…" if right < len(shown) else ""
     carets = "^" * max(1, min(length, len(shown) - position))
     return f"    {head}{shown[left:right]}{tail}\n    {' ' * (len(head) + position - left)}{carets}"
+
+
+class UnknownTaskError(ValueError):
+    """A task of that name was never registered with this scheduler."""
+
+
+class DatabaseError(FencingError):
+    """The scheduler's database refused a statement. The cause is the driver's error."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """The scheduler's database cannot be reached, or the connection was lost in the middle of a statement.
+
+    For a single statement that was sent, the outcome is unknown: a claim whose reply was lost runs out and is rescued, a
+    settlement may be sent again.
+    """
+
+
+class NotMigratedError(DatabaseError):
+    """The scheduler's tables are missing or older than this code. ``fencing migrate`` makes them."""
+
+
+class IssuerError(FencingError):
+    """The issuer cannot give a token that is surely higher than every earlier one; it gives none."""

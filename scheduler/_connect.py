@@ -1,0 +1,148 @@
+"""Connections to the scheduler's database, their settings, and the one place where the driver's errors are translated."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from fencing.errors import ContentionError
+from scheduler.errors import DatabaseError, DatabaseUnavailableError, NotMigratedError
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_CONTENTION = ("40001", "40P01", "55P03")
+_UNAVAILABLE_CLASSES = ("08", "57P")
+_MISSING = ("42P01", "3F000", "42883", "42703")
+
+# A cut network must be noticed within seconds, or a lease is held by a worker that cannot renew it and does not know.
+_NETWORK = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+# Plans are part of the contract: generic (the claim's parameters say nothing about the data) and on the indexes, also right after
+# a bulk load. A worker that is stopped inside a transaction must not hide its rows from the others. A token must not leave before it is durable:
+# synchronous_commit is raised where it was off, and left alone where it is stronger.
+_SETTINGS = """
+select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
+    set_config('jit', 'off', false), set_config('idle_in_transaction_session_timeout', '10s', false),
+    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
+        else current_setting('synchronous_commit') end, false)
+"""
+
+
+def normalise_dsn(dsn: str | None) -> str:
+    """Return libpq text for ``dsn`` or, where it is None, for ``$FENCING_DSN``.
+
+    Takes libpq's own text or URL, and SQLAlchemy's ``postgresql+psycopg://``. Raises ``ValueError`` for anything else.
+    """
+    text = dsn if dsn is not None else os.environ.get("FENCING_DSN", "")
+    if not text:
+        raise ValueError("no database: pass dsn= or set FENCING_DSN, for example postgresql://user@host/database")
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        driver = scheme.partition("+")[2]
+        if scheme.partition("+")[0] not in ("postgresql", "postgres") or driver not in ("", "psycopg"):
+            raise ValueError(f"the scheduler keeps its tables in PostgreSQL through psycopg, not {scheme!r}")
+        text = f"postgresql://{rest}"
+    try:
+        conninfo_to_dict(text)
+    except psycopg.ProgrammingError as exc:
+        raise ValueError(f"not a connection string that libpq can read: {exc}") from exc
+    return text
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn the driver's errors into ours, ``from`` them. ``doing`` says what was tried."""
+    try:
+        yield
+    except psycopg.Error as exc:
+        raise translate(exc, doing) from exc
+
+
+def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError:
+    """Return our error for the driver's."""
+    state = exc.sqlstate or ""
+    text = str(exc).strip() or type(exc).__name__
+    if state in _CONTENTION:
+        return ContentionError(f"{doing}: {text}", downstream="scheduler")
+    if state in _MISSING:
+        return NotMigratedError(f"{doing}: {text}; run `fencing migrate` for this database and schema")
+    lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and not state
+    if lost or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25006", "53300"):
+        return DatabaseUnavailableError(f"{doing}: {text}")
+    return DatabaseError(f"{doing}: {text}")
+
+
+class Database:
+    """Where the scheduler's tables are, and how to get a connection there."""
+
+    def __init__(self, dsn: str | None) -> None:
+        self._dsn = dsn
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string with the network settings that it does not name itself."""
+        text = normalise_dsn(self._dsn)
+        named = conninfo_to_dict(text)
+        return make_conninfo(text, **{key: value for key, value in _NETWORK.items() if key not in named})
+
+    def connect(self, role: str) -> Connection:
+        """Open a connection in autocommit mode; ``role`` shows in ``pg_stat_activity``."""
+        with translated(f"connect ({role})"):
+            connection = psycopg.connect(
+                self.conninfo, autocommit=True, prepare_threshold=0, application_name=f"fencing {role}"
+            )
+            try:
+                connection.execute(_SETTINGS)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+
+class Link:
+    """One connection that is opened when it is needed and again after it broke. Used by one thread at a time."""
+
+    def __init__(self, database: Database, role: str) -> None:
+        self._database = database
+        self._role = role
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def use(self, doing: str) -> Iterator[Connection]:
+        """Yield the connection. Errors are translated; a connection that they left unusable is closed."""
+        with self._lock:
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = self._connection = self._database.connect(self._role)
+            try:
+                with translated(doing):
+                    yield connection
+            except BaseException:
+                # Whatever went wrong, a connection whose state is in doubt is worth less than a new one.
+                if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                    self._drop()
+                raise
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

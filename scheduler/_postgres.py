@@ -1,0 +1,163 @@
+"""The scheduler's statements as functions over a connection. Nothing here decides; that is in the SQL and in the pure modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from scheduler._connect import Connection
+from scheduler._issuer import ensure_current
+from scheduler._sql import Statements
+from scheduler._store import Claimed, Rescued, Settled, Settlement, Taken
+from scheduler.errors import IssuerError, NotMigratedError
+
+RESCUE_BATCH = 100
+"""How many expired leases one sweep takes back at most."""
+
+
+class Claim:
+    """The claim of one worker: its statement is built once, for its queues and tasks."""
+
+    def __init__(self, statements: Statements, owner: str, queues: Sequence[str], leases: Mapping[str, float]) -> None:
+        """``leases`` gives the lease in seconds of each task that the worker knows."""
+        self._statements = statements
+        self._text = statements.claim(queues, list(leases))
+        self._fixed = {"owner": owner, "tasks": list(leases), "leases": [float(seconds) for seconds in leases.values()]}
+
+    def __call__(self, connection: Connection, batch: int) -> tuple[str, list[Claimed]]:
+        """Return the issuer's name and up to ``batch`` jobs, their tokens rising. The tokens are durable when this returns."""
+        parameters = {**self._fixed, "batch": batch}
+        for _ in range(3):
+            rows = connection.execute(self._text, parameters).fetchall()
+            if not rows:
+                raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
+            if rows[0][0]:
+                return rows[0][1], [Claimed._make(row[2:]) for row in rows if row[2] is not None]
+            ensure_current(connection, self._statements)
+        raise _restless()
+
+
+def _restless() -> IssuerError:
+    return IssuerError(
+        "the issuer's identity changed three times in a row: is the server restarting? No token was issued"
+    )
+
+
+def settle(
+    connection: Connection, statements: Statements, owner: str, settlements: Sequence[Settlement]
+) -> dict[int, Settled]:
+    """Settle a batch in one transaction; return what became of each, by token. May be asked again after a lost reply."""
+    completed = [one for one in settlements if one.state == "completed"]
+    others = [one for one in settlements if one.state != "completed"]
+    found: set[int] = set()
+    with connection.transaction() if completed and others else _Nothing():
+        if completed:
+            found.update(
+                row[0]
+                for row in connection.execute(
+                    statements["complete"],
+                    {**_who(owner, completed), "results": [one.result for one in completed]},
+                )
+            )
+        if others:
+            found.update(
+                row[0] for row in connection.execute(statements["settle"], {**_who(owner, others), **_how(others)})
+            )
+    answers = {one.token: Settled.OK for one in settlements if one.id in found}
+    missing = [one for one in settlements if one.id not in found]
+    if missing:
+        before = {row[0] for row in connection.execute(statements["settled_before"], _who(owner, missing))}
+        answers.update({one.token: Settled.BEFORE if one.id in before else Settled.LOST for one in missing})
+    return answers
+
+
+def _who(owner: str, settlements: Sequence[Settlement]) -> dict[str, Any]:
+    return {"owner": owner, "ids": [one.id for one in settlements], "tokens": [one.token for one in settlements]}
+
+
+def _how(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    return {
+        "states": [one.state for one in settlements],
+        "outcomes": [one.outcome for one in settlements],
+        "uncounted": [one.uncounted for one in settlements],
+        "yields": [int(one.outcome == "yielded") for one in settlements],
+        "delays": [one.delay for one in settlements],
+        "errors": [one.error for one in settlements],
+        "reasons": [one.reason for one in settlements],
+    }
+
+
+class _Nothing:
+    """Stands in for a transaction where a single statement is one by itself."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def renew(
+    connection: Connection, statements: Statements, owner: str, ids: list[int], tokens: list[int], leases: list[float]
+) -> set[int]:
+    """Extend the leases; return the ids that are still held."""
+    parameters = {"owner": owner, "ids": ids, "tokens": tokens, "leases": leases}
+    return {row[0] for row in connection.execute(statements["renew"], parameters)}
+
+
+def rescue(
+    connection: Connection, statements: Statements, queues: Sequence[str], tasks: Sequence[str]
+) -> list[Rescued]:
+    """Take back jobs whose lease ran out, of the queues and tasks that this worker can run."""
+    parameters = {"batch": RESCUE_BATCH, "queues": list(queues), "tasks": list(tasks)}
+    return [Rescued._make(row) for row in connection.execute(statements["rescue"], parameters)]
+
+
+def acquire_lease(connection: Connection, statements: Statements, owner: str, name: str, ttl: float) -> Taken:
+    """Try to take a named lease for ``ttl`` seconds. The token is durable when this returns."""
+    parameters = {"owner": owner, "name": name, "ttl": ttl}
+    for _ in range(3):
+        row = connection.execute(statements["lease_acquire"], parameters).fetchone()
+        if row is None:
+            raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
+        if row[0]:
+            return Taken._make(row[1:])
+        ensure_current(connection, statements)
+    raise _restless()
+
+
+def renew_leases(
+    connection: Connection, statements: Statements, owner: str, leases: Sequence[tuple[str, int, float]]
+) -> set[int]:
+    """Extend named leases, given as (name, token, seconds); return the tokens that are still held."""
+    names, tokens, seconds = (list(column) for column in zip(*leases, strict=True))
+    parameters = {"owner": owner, "names": names, "tokens": tokens, "leases": seconds}
+    return {row[1] for row in connection.execute(statements["lease_renew"], parameters)}
+
+
+def release_lease(connection: Connection, statements: Statements, owner: str, name: str, token: int) -> bool:
+    """Give a named lease back; return whether it was still held."""
+    parameters = {"owner": owner, "name": name, "token": token}
+    return connection.execute(statements["lease_release"], parameters).fetchone() is not None
+
+
+def live_tokens(connection: Connection, statements: Statements, tokens: Sequence[int]) -> set[int]:
+    """Return which of the tokens belong to a lease of this scheduler that has not run out."""
+    return {row[0] for row in connection.execute(statements["live_tokens"], {"tokens": list(tokens)})}
+
+
+def copy_jobs(connection: Connection, statements: Statements, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Write jobs by COPY: (queue, task, args, priority, due_at or None, max_attempts) each. Return how many."""
+    with connection.transaction():
+        now = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
+        with connection.cursor().copy(
+            statements.fill(
+                "copy {schema}.job (queue, task, args, priority, due_at, max_attempts, created_at) from stdin"
+            )
+        ) as copy:
+            for queue, task, args, priority, due_at, max_attempts in rows:
+                copy.write_row((queue, task, Jsonb(args), priority, due_at or now, max_attempts, now))
+        for queue in dict.fromkeys(chain(row[0] for row in rows)):
+            connection.execute("select pg_notify(%s, %s)", (statements.channel, queue))
+    return len(rows)

@@ -1,0 +1,81 @@
+"""The statements: one a file under ``sql/``, read once, with the schema's name filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.resources import files
+
+from psycopg import sql as composing
+
+from scheduler._states import OUTCOMES, STATES
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+
+
+class Statements:
+    """All statements for one schema. ``schema`` is a plain lower-case identifier of at most 40 characters (``ValueError`` otherwise)."""
+
+    def __init__(self, schema: str) -> None:
+        if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
+            raise ValueError(
+                f"schema= takes a plain identifier (a-z, 0-9, _; at most 40 characters; not pg_…), not {schema!r}"
+            )
+        self.schema = schema
+        self.channel = f"{schema}_due"
+        self._parts = {
+            "schema": f'"{schema}"',
+            "schema_literal": _literal(schema),
+            "token_literal": _literal(f'"{schema}".token'),
+            "channel_literal": _literal(self.channel),
+            "states": ", ".join(map(_literal, STATES)),
+            "outcomes": ", ".join(map(_literal, OUTCOMES)),
+        }
+        self._filled: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        """Return the statement of ``sql/NAME.sql``."""
+        if name not in self._filled:
+            self._filled[name] = self.fill(read("sql", f"{name}.sql"))
+        return self._filled[name]
+
+    def fill(self, text: str, more: Mapping[str, str] | None = None) -> str:
+        """Put the schema and other parts in the places written ``{name}``. An unknown place is a ``KeyError``."""
+        parts = {**self._parts, **(more or {})}
+        return _PLACE.sub(lambda place: parts[place[1]], text)
+
+    def claim(self, queues: Sequence[str], tasks: Sequence[str]) -> str:
+        """Return the claim for a worker of these queues and tasks: one range of the index for each pair."""
+        arms = (
+            self.fill(read("sql", "claim_arm.sql"), {"queue": _escaped(queue), "task": _escaped(task)})
+            for queue in queues
+            for task in tasks
+        )
+        return self.fill(read("sql", "claim.sql"), {"arms": "\nunion all\n".join(arms)})
+
+    @cached_property
+    def migrations(self) -> list[tuple[int, str, str]]:
+        """(number, name, text) of each migration, in order."""
+        found = []
+        for entry in files("scheduler").joinpath("migrations").iterdir():
+            if entry.name.endswith(".sql"):
+                number, _, name = entry.name.removesuffix(".sql").partition("_")
+                found.append((int(number), name, self.fill(entry.read_text("utf-8"))))
+        return sorted(found)
+
+
+def read(*path: str) -> str:
+    """Return the text of a file of this package, without the comments that are for its reader."""
+    text = files("scheduler").joinpath(*path).read_text("utf-8")
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+
+
+def _literal(text: str) -> str:
+    return str(composing.Literal(text).as_string(None))
+
+
+def _escaped(text: str) -> str:
+    """A literal for a statement that also takes parameters, where ``%`` begins one."""
+    return _literal(text).replace("%", "%%")

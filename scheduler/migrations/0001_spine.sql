@@ -1,0 +1,148 @@
+-- The scheduler's tables. {schema} is the quoted name of its schema.
+
+-- The clock by which everything is decided. scheduler.testing replaces this function, nothing else ever does.
+create function {schema}.clock() returns timestamptz language sql volatile as 'select clock_timestamp()';
+
+-- Tokens of all jobs and leases come from one sequence, so that any two that touch one resource compare.
+create sequence {schema}.token as bigint cache 1;
+
+-- What this server is right now. A token stays above every earlier one only while all of this is the same: another system
+-- identifier or timeline is another history of the data, another start may have lost the sequence's last numbers, another
+-- database or sequence is a copy. Parts that a managed engine withholds read "unavailable". Fails on a standby, as it should.
+create function {schema}.identity() returns text language plpgsql stable as $$
+declare
+    system text := 'unavailable';
+    timeline text := 'unavailable';
+begin
+    begin
+        select system_identifier::text into system from pg_control_system();
+    exception when insufficient_privilege or undefined_function or feature_not_supported then null;
+    end;
+    begin
+        -- Not pg_control_checkpoint(): after a promotion that one still shows the old timeline.
+        timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
+    exception when insufficient_privilege or undefined_function or feature_not_supported then null;
+    end;
+    return concat_ws(
+        '/', system, timeline, to_char(pg_postmaster_start_time() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'),
+        (select oid from pg_database where datname = current_database()), {schema_literal}::regnamespace::oid,
+        to_regclass({token_literal})::oid);
+end $$;
+
+-- The issuer of tokens: one row. name never changes; lineage changes with the identity; floor is the first number after the
+-- last change.
+create table {schema}.issuer (
+    singleton boolean primary key default true check (singleton),
+    name text not null,
+    lineage text not null,
+    identity text not null,
+    floor bigint not null,
+    changed_at timestamptz not null
+);
+
+create table {schema}.job (
+    id bigint generated always as identity primary key,
+    queue text not null,
+    task text not null,
+    args jsonb not null,
+    priority integer not null,
+    due_at timestamptz not null,
+    status text not null default 'ready' check (status in ({states})),
+    key text,
+    attempt integer not null default 0,
+    max_attempts integer not null,
+    yields integer not null default 0,
+    owner text,
+    token bigint,
+    lineage text,
+    claimed_at timestamptz,
+    lease_until timestamptz,
+    schedule text,
+    nominal timestamp,
+    result jsonb,
+    error text,
+    reason text,
+    created_at timestamptz not null,
+    finished_at timestamptz
+) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
+
+-- In the order of the claim: one range per task, so that a worker never reads past jobs that it cannot run.
+create index job_ready on {schema}.job (queue, task, priority desc, due_at, id) where status = 'ready';
+-- Small: what is running now. Without lease_until, so that a renewal rewrites no index.
+create index job_leased on {schema}.job (id) where status = 'leased';
+-- A key is unique while its job is alive.
+create unique index job_alive_key on {schema}.job (key) where key is not null and status in ('ready', 'leased');
+create index job_dead on {schema}.job (id) where status = 'dead';
+create index job_schedule on {schema}.job (schedule, id) where schedule is not null;
+
+-- Append-only: one row per claim, written by the statement that ended it.
+create table {schema}.attempt (
+    job_id bigint not null,
+    token bigint not null,
+    lineage text not null,
+    attempt integer not null,
+    owner text not null,
+    claimed_at timestamptz not null,
+    ended_at timestamptz not null,
+    outcome text not null check (outcome in ({outcomes})),
+    error text,
+    primary key (job_id, token)
+);
+
+-- Append-only: one row per act of a person and per change of a schedule.
+create table {schema}.act (
+    id bigint generated always as identity primary key,
+    at timestamptz not null,
+    actor text not null,
+    kind text not null,
+    subject text not null,
+    reason text not null,
+    before jsonb,
+    after jsonb
+);
+create index act_subject on {schema}.act (subject, id);
+
+-- Named leases, for work that something else starts.
+create table {schema}.lease (
+    name text primary key,
+    owner text not null,
+    token bigint not null,
+    lineage text not null,
+    acquired_at timestamptz not null,
+    lease_until timestamptz not null
+) with (fillfactor = 50);
+
+-- Schedules. materialised_until is the cursor: every occurrence up to it is in the ledger or was skipped by policy. It only grows.
+create table {schema}.schedule (
+    name text primary key,
+    task text not null,
+    args jsonb not null,
+    queue text not null,
+    priority integer not null,
+    max_attempts integer not null,
+    definition jsonb not null,
+    catch_up text not null check (catch_up in ('none', 'latest', 'all')),
+    catch_up_limit integer not null,
+    grace interval,
+    revision integer not null default 1,
+    paused boolean not null default false,
+    materialised_until timestamptz not null,
+    next_at timestamptz,
+    zone_hash text not null,
+    created_at timestamptz not null,
+    changed_at timestamptz not null
+);
+create index schedule_next on {schema}.schedule (next_at) where not paused and next_at is not null;
+
+-- The ledger of occurrences: an occurrence becomes at most one job, for ever, whatever becomes of the job's row.
+create table {schema}.occurrence (
+    schedule text not null,
+    key text not null,
+    due_at timestamptz not null,
+    state text not null check (state in ('enqueued', 'skipped')),
+    reason text,
+    job_id bigint,
+    revision integer not null,
+    created_at timestamptz not null,
+    primary key (schedule, key)
+);

@@ -1,0 +1,41 @@
+-- claim: lease up to %(batch)s due jobs, in order of priority, due time and id, each with a new token.
+-- Rows: always at least one, with the issuer's name and whether its identity is the live one. A row whose id is null means: nothing
+--   due (or everything due is being claimed by others). No row at all: the issuer was never installed.
+-- Locks: the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
+-- Index: job_ready, one range per task (see claim_arm.sql); then job_pkey.
+-- The array, not a join, drives the update: planned with a constant estimate, it stays on the primary key whatever the statistics say.
+-- Tokens are drawn after the rows are locked and in run order, so that within a batch they rise as the jobs will run.
+with instant as materialized (select {schema}.clock() as now),
+live as materialized (
+    select name, lineage, identity = {schema}.identity() as ok from {schema}.issuer
+),
+picked as materialized (
+    select array_agg(id) as ids, array_agg(token) as tokens
+    from (
+        select id, nextval({token_literal}) as token
+        from (
+            select id from ({arms}) candidate
+            where (select ok from live)
+            order by priority desc, due_at, id
+            limit %(batch)s
+        ) ordered
+    ) numbered
+),
+claimed as (
+    update {schema}.job j
+    set status = 'leased',
+        attempt = j.attempt + 1,
+        owner = %(owner)s,
+        token = p.tokens[array_position(p.ids, j.id)],
+        lineage = (select lineage from live),
+        claimed_at = (select now from instant),
+        lease_until = (select now from instant)
+            + make_interval(secs => (%(leases)s::float8[])[array_position(%(tasks)s::text[], j.task)])
+    from picked p
+    where j.id = any(p.ids)
+    returning j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
+        j.yields, j.key, j.schedule, j.nominal
+)
+select l.ok, l.name as issuer, c.*
+from live l left join claimed c on true
+order by c.token

@@ -1,0 +1,18 @@
+-- enqueue: one job, unless a job with the same key is alive.
+-- Rows: (id, created). None: the job with that key is in a transaction that this one cannot see yet; ask again.
+-- Locks: waits for a concurrent insert of the same key. Index: job_alive_key. The notification is a hint; it leaves at the commit.
+with instant as materialized (select {schema}.clock() as now),
+made as (
+    insert into {schema}.job (queue, task, args, priority, due_at, key, max_attempts, created_at)
+    select %(queue)s, %(task)s, %(args)s::jsonb, %(priority)s, coalesce(%(due_at)s::timestamptz, now), %(key)s,
+        %(max_attempts)s, now
+    from instant
+    on conflict (key) where key is not null and status in ('ready', 'leased') do nothing
+    returning id, due_at
+)
+select id, true as created,
+    case when due_at <= (select now from instant) then pg_notify({channel_literal}, %(queue)s) end as told
+from made
+union all
+select id, false, null from {schema}.job
+where key = %(key)s and status in ('ready', 'leased') and not exists (select from made)
