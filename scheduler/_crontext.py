@@ -28,7 +28,8 @@ ALIASES: Final = {
 }
 
 
-class _Kind(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class _Kind:
     """A field of a cron rule: its name and the values it may hold."""
 
     name: str
@@ -58,21 +59,21 @@ _NEAREST: Final = re.compile(r"(?P<day>[0-9]+)w")
 
 @dataclass(frozen=True, slots=True)
 class CronText:
-    """A checked rule: one canonical text a field, in the order second, minute, hour, day of month, month, day of week.
+    """A checked rule: the times of the day as numbers, the fields that choose the days as canonical text.
 
     ``starred`` names the fields whose text began with ``*`` (or ``?``): two rules of Vixie's cron hang on that, and
-    the canonical text no longer shows it. ``second`` is ``None`` for a rule of five fields. ``day_position`` is where
-    the day-of-month field stands in the text as given, for an error about days that never come.
+    the canonical form no longer shows it. ``day_place`` is the day-of-month field in the text as given, its position
+    and length, for an error about days that never come.
     """
 
-    second: str | None
-    minute: str
-    hour: str
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
     day: str
     month: str
     weekday: str
     starred: frozenset[str]
-    day_position: int
+    day_place: tuple[int, int]
 
 
 class _Word(NamedTuple):
@@ -109,17 +110,23 @@ def read_cron(expr: str, *, seconds: bool) -> CronText:
         raise TypeError(f"a cron rule is a text such as '30 2 * * *', not {type(expr).__name__} {expr!r}")
     words = _split(expr, seconds=seconds)
     kinds = (_SECOND, *_FIELDS) if len(words) == len(_FIELDS) + 1 else _FIELDS
-    texts = {kind.name: _expand(expr, kind, word) for kind, word in zip(kinds, words, strict=True)}
+    texts = {kind: _expand(expr, kind, word) for kind, word in zip(kinds, words, strict=True)}
+    day = words[kinds.index(_DAY)]
     return CronText(
-        second=texts.get("second"),
-        minute=texts["minute"],
-        hour=texts["hour"],
-        day=texts["day-of-month"],
-        month=texts["month"],
-        weekday=texts["day-of-week"],
+        seconds=_numbers(_SECOND, texts.get(_SECOND, "0")),
+        minutes=_numbers(_MINUTE, texts[_MINUTE]),
+        hours=_numbers(_HOUR, texts[_HOUR]),
+        day=texts[_DAY],
+        month=texts[_MONTH],
+        weekday=texts[_WEEKDAY],
         starred=frozenset(kind.name for kind, word in zip(kinds, words, strict=True) if word.text[0] in "*?"),
-        day_position=words[kinds.index(_DAY)].position,
+        day_place=(day.position, len(day.text)),
     )
+
+
+def _numbers(kind: _Kind, text: str) -> tuple[int, ...]:
+    """The values of a canonical text without ``L``, ``W`` or ``#``."""
+    return tuple(range(kind.low, kind.high + 1)) if text == "*" else tuple(map(int, text.split(",")))
 
 
 def _split(expr: str, *, seconds: bool) -> list[_Word]:

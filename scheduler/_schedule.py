@@ -1,7 +1,7 @@
 """A cron rule in a zone, and the occurrences that it asks for.
 
-croniter enumerates naive local times here, and nowhere else; its own handling of zones is not used. What a clock change
-makes of a local time is decided in :mod:`scheduler._dst`.
+croniter enumerates the days of a rule here, and nowhere else, as naive local midnights; its own handling of zones is
+not used. What a clock change makes of a local time is decided in :mod:`scheduler._dst`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import copy
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from heapq import merge
-from itertools import chain, pairwise, takewhile
+from itertools import groupby, takewhile
 from typing import Any, Final, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, CroniterError, croniter
 
-from scheduler._crontext import CronText, read_cron
+from scheduler._crontext import read_cron
 from scheduler._dst import ELAPSED, Fold, Gap, Moment, Policy, earliest_local, latest_local, moments
 from scheduler._occurrence import Occurrence, elapsed_key, wall_key
 from scheduler._zones import ZoneSource, packaged_zones
@@ -37,32 +37,39 @@ MAX_JITTER: Final = timedelta(hours=24)
 _START: Final = datetime(1900, 1, 1)
 _END: Final = datetime(9900, 1, 1)  # a search for the next match from here still ends before the year 10000
 _TICK: Final = timedelta(microseconds=1)
+_HOUR: Final = timedelta(hours=1)
 
 # The calendar's rarest day, a 29 February on a given weekday, comes after 40 years at the latest (across 2100).
 _RAREST_YEARS: Final = 50
 
 
 class _Rule(NamedTuple):
-    """A parsed rule: what croniter enumerates (two parts where either day field may match), and Vixie's clock."""
+    """A parsed rule: enumerators of its days (two where either day field may match), and the times of each day."""
 
-    parts: tuple[croniter, ...]
+    days: tuple[croniter, ...]
+    hours: tuple[timedelta, ...]
+    within_hour: tuple[timedelta, ...]
     elapsed: bool
 
     def after(self, start: datetime) -> Iterator[datetime]:
         """The naive local times after ``start``, ascending, each once."""
+        for day in self._days_from(datetime.combine(start, time())):
+            for hour in self.hours:
+                base = day + hour
+                if base + _HOUR > start:
+                    yield from (nominal for within in self.within_hour if (nominal := base + within) > start)
+
+    def _days_from(self, midnight: datetime) -> Iterator[datetime]:
         # A croniter holds its position, so that each enumeration walks on a copy (which shares the parsed fields).
-        walks = [_walk(copy.copy(part), start) for part in self.parts]
-        if len(walks) == 1:
-            return walks[0]
-        merged = merge(*walks)
-        return (time for before, time in pairwise(chain([start], merged)) if time != before)
+        walks = [_walk(copy.copy(days), midnight - _HOUR) for days in self.days]
+        return (day for day, _ in groupby(merge(*walks)))
 
 
-def _walk(part: croniter, start: datetime) -> Iterator[datetime]:
-    part.set_current(start)
+def _walk(days: croniter, start: datetime) -> Iterator[datetime]:
+    days.set_current(start)
     try:
         while True:
-            yield part.get_next()
+            yield days.get_next()
     except CroniterBadDateError:
         return
 
@@ -71,36 +78,40 @@ def _walk(part: croniter, start: datetime) -> Iterator[datetime]:
 def _parse(expr: str, day_or: bool, seconds: bool) -> _Rule:
     """Parse a rule once. Raises :class:`ScheduleError` for a text without meaning and for a rule that never fires."""
     text = read_cron(expr, seconds=seconds)
-    days = [(text.day, text.weekday)]
+    fields = [(text.day, text.weekday)]
     # Vixie's rule for the two day fields: either may match, unless one of them begins with '*', then both must.
     # croniter loses days when it joins '#', 'L' or 'W' with the other field, so each gets an enumeration of its own.
     if day_or and not text.starred & {"day-of-month", "day-of-week"}:
-        days = [("*", "*")] if "*" in days[0] else [(text.day, "*"), ("*", text.weekday)]
-    parts = tuple(part for day, weekday in days if (part := _part(expr, text, day, weekday)) is not None)
-    if not parts:
+        fields = [("*", "*")] if "*" in fields[0] else [(text.day, "*"), ("*", text.weekday)]
+    days = tuple(found for day, weekday in fields if (found := _days(expr, f"0 0 {day} {text.month} {weekday}")))
+    if not days:
+        position, length = text.day_place
         raise ScheduleError(
-            "the rule never fires: no month it names has such a day", expr=expr, field="day-of-month",
-            position=text.day_position, length=len(expr[text.day_position :].split()[0]),
+            "the rule never fires: no month that it names has such a day",
+            expr=expr, field="day-of-month", position=position, length=length,
         )  # fmt: skip
-    return _Rule(parts, elapsed=bool(text.starred & {"second", "minute", "hour"}))
+    return _Rule(
+        days,
+        hours=tuple(timedelta(hours=hour) for hour in text.hours),
+        within_hour=tuple(
+            timedelta(minutes=minute, seconds=second) for minute in text.minutes for second in text.seconds
+        ),
+        elapsed=bool(text.starred & {"second", "minute", "hour"}),
+    )
 
 
-def _part(expr: str, text: CronText, day: str, weekday: str) -> croniter | None:
-    """An enumerator of the rule with these day fields, or ``None`` if it has nothing to enumerate."""
-    fields = [text.minute, text.hour, day, text.month, weekday]
-    if text.second is not None:
-        fields.append(text.second)
+def _days(expr: str, rule: str) -> croniter | None:
+    """An enumerator of the midnights of a rule's days, or ``None`` if it has none."""
     try:
-        part = croniter(
-            " ".join(fields), datetime(2000, 1, 1), ret_type=datetime, day_or=False,
-            max_years_between_matches=_RAREST_YEARS,
-        )  # fmt: skip
-        part.get_next()
+        days = croniter(
+            rule, datetime(2000, 1, 1), ret_type=datetime, day_or=False, max_years_between_matches=_RAREST_YEARS
+        )
+        days.get_next()
     except CroniterBadDateError:
         return None
     except CroniterError as error:
         raise ScheduleError(f"the installed croniter does not accept it ({error})", expr=expr) from error
-    return part
+    return days
 
 
 @dataclass(frozen=True)
