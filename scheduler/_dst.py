@@ -14,8 +14,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from heapq import heappop, heappush
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["ELAPSED", "Fold", "Gap", "Moment", "Policy", "earliest_local", "latest_local", "moments"]
+__all__ = ["ELAPSED", "Clock", "Fold", "Gap", "Moment", "Policy", "earliest_local", "latest_local", "moments"]
 
+Clock = Literal["auto", "wall", "elapsed"]
 Gap = Literal["after", "shift", "skip"]
 Fold = Literal["first", "second", "both"]
 

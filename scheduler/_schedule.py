@@ -14,20 +14,18 @@ from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from heapq import merge
 from itertools import groupby, takewhile
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, CroniterError, croniter
 
 from scheduler._crontext import read_cron
-from scheduler._dst import ELAPSED, Fold, Gap, Moment, Policy, earliest_local, latest_local, moments
+from scheduler._dst import ELAPSED, Clock, Fold, Gap, Moment, Policy, earliest_local, latest_local, moments
 from scheduler._occurrence import Occurrence, elapsed_key, wall_key
 from scheduler._zones import ZoneSource, packaged_zones
 from scheduler.errors import ScheduleError
 
-__all__ = ["MAX_JITTER", "MAX_OCCURRENCES", "Clock", "Schedule"]
-
-Clock = Literal["auto", "wall", "elapsed"]
+__all__ = ["MAX_JITTER", "MAX_OCCURRENCES", "Schedule"]
 
 MAX_OCCURRENCES: Final = 100_000
 """How many occurrences one call gives when it sets no limit of its own."""
@@ -48,7 +46,8 @@ class _Rule(NamedTuple):
 
     days: tuple[croniter, ...]
     hours: tuple[timedelta, ...]
-    within_hour: tuple[timedelta, ...]
+    minutes: tuple[timedelta, ...]
+    seconds: tuple[timedelta, ...]
     elapsed: bool
 
     def after(self, start: datetime) -> Iterator[datetime]:
@@ -57,7 +56,8 @@ class _Rule(NamedTuple):
             for hour in self.hours:
                 base = day + hour
                 if base + _HOUR > start:
-                    yield from (nominal for within in self.within_hour if (nominal := base + within) > start)
+                    times = (base + minute + second for minute in self.minutes for second in self.seconds)
+                    yield from (nominal for nominal in times if nominal > start)
 
     def _days_from(self, midnight: datetime) -> Iterator[datetime]:
         # A croniter holds its position, so that each enumeration walks on a copy (which shares the parsed fields).
@@ -93,9 +93,8 @@ def _parse(expr: str, day_or: bool, seconds: bool) -> _Rule:
     return _Rule(
         days,
         hours=tuple(timedelta(hours=hour) for hour in text.hours),
-        within_hour=tuple(
-            timedelta(minutes=minute, seconds=second) for minute in text.minutes for second in text.seconds
-        ),
+        minutes=tuple(timedelta(minutes=minute) for minute in text.minutes),
+        seconds=tuple(timedelta(seconds=second) for second in text.seconds),
         elapsed=bool(text.starred & {"second", "minute", "hour"}),
     )
 
