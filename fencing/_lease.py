@@ -49,6 +49,11 @@ class Lease:
         state = self._ended or ("lost" if self.lost.is_set() else f"{self.remaining():.1f} s left")
         return f"<Lease {self.name!r} {self.token} of {self.holder}: {state}>"
 
+    @property
+    def ended(self) -> bool:
+        """Whether the holder itself settled or released it."""
+        return self._ended is not None
+
     def remaining(self) -> float:
         """Seconds left by this machine's clock, 0 when it is over. A renewal in between makes it longer."""
         if self._ended or self.lost.is_set():

@@ -1,1 +1,10 @@
-"""A PostgreSQL scheduler that issues fencing tokens."""
+"""A PostgreSQL ``FOR UPDATE SKIP LOCKED`` scheduler whose every claim carries a fencing token."""
+
+from scheduler._app import Scheduler
+from scheduler._held import Counts
+from scheduler._job import Enqueued, Job
+from scheduler._occurrence import Occurrence
+from scheduler._retry import Bury, Retry, RetryIn
+from scheduler._schedule import Schedule
+
+__all__ = ["Bury", "Counts", "Enqueued", "Job", "Occurrence", "Retry", "RetryIn", "Schedule", "Scheduler"]

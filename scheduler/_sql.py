@@ -29,6 +29,7 @@ class Statements:
             "schema": f'"{schema}"',
             "schema_literal": _literal(schema),
             "token_literal": _literal(f'"{schema}".token'),
+            "job_literal": _literal(f'"{schema}".job'),
             "channel_literal": _literal(self.channel),
             "states": ", ".join(map(_literal, STATES)),
             "outcomes": ", ".join(map(_literal, OUTCOMES)),

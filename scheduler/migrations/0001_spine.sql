@@ -128,6 +128,8 @@ create table {schema}.schedule (
     paused boolean not null default false,
     materialised_until timestamptz not null,
     next_at timestamptz,
+    -- The zone data that the occurrences were computed from: older data than this is refused.
+    zone_version text not null,
     zone_hash text not null,
     created_at timestamptz not null,
     changed_at timestamptz not null

@@ -1,0 +1,363 @@
+"""`Scheduler`: the face."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from fencing import Lease
+from scheduler import _migrate
+from scheduler._catch_up import CatchUp
+from scheduler._connect import Database, Link
+from scheduler._dst import Fold, Gap
+from scheduler._enqueue import checked_args, checked_due, checked_priority, enqueue
+from scheduler._held import Counts
+from scheduler._job import Job
+from scheduler._leases import Leases
+from scheduler._loop import log
+from scheduler._postgres import copy_jobs
+from scheduler._retry import Retry
+from scheduler._schedule import Clock, Schedule
+from scheduler._schedules import Declared, store
+from scheduler._sql import Statements
+from scheduler._tasks import Fences, Task, check_name, make_task
+from scheduler._worker import Service, Worker, wait_until
+from scheduler.errors import UnknownTaskError
+
+Handler = Callable[[Job], Any]
+
+
+@dataclass
+class _Process:
+    """What belongs to one process: connections and threads do not survive a fork, and an owner's name must not."""
+
+    pid: int
+    owner: str
+    link: Link
+    leases: Leases
+    checked: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Scheduler:
+    """A scheduler over PostgreSQL whose every claim carries a fencing token.
+
+    ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``: where its tables are; two
+    schedulers in one database use two. Nothing connects before it is needed.
+    """
+
+    def __init__(self, dsn: str | None = None, schema: str = "fencing") -> None:
+        self._database = Database(dsn)
+        self._statements = Statements(schema)
+        self._tasks: dict[str, Task] = {}
+        self._schedules: dict[str, Declared] = {}
+        self._services: list[Service] = []
+        self._process: _Process | None = None
+        self._fork_lock = threading.Lock()
+
+    # -- what the application declares
+
+    def task(
+        self,
+        name: str,
+        *,
+        lease: float = 30.0,
+        retry: Retry | None = None,
+        fences: Fences | Iterable[Any] | None = None,
+        preempt: bool = False,
+        max_yields: int = 100,
+    ) -> Callable[[Handler], Handler]:
+        """Register the decorated function (``def`` or ``async def``) as the handler of a task.
+
+        ``lease``: seconds without a sign of life after which another worker takes the job over; it is renewed while the handler runs.
+        ``fences``: ``lambda job: [(target, resource), …]``; these marks are raised before the handler's first line, so that what it reads can no
+        longer change under it by an older holder. A job that meets another live holder there is given back and counted as *yielded*;
+        after ``max_yields`` of these it is dead, ``starved``. ``preempt=True`` takes the resource over instead.
+        """
+
+        def register(handler: Handler) -> Handler:
+            if name in self._tasks and self._tasks[name].handler is not handler:
+                raise ValueError(f"task {name!r} is registered twice, with two handlers; give one of them another name")
+            self._tasks[name] = make_task(name, handler, lease, retry or Retry(), fences, preempt, max_yields)
+            return handler
+
+        return register
+
+    def schedule(
+        self,
+        name: str,
+        expr: str,
+        *,
+        tz: str,
+        task: str,
+        args: Any = None,
+        queue: str = "default",
+        priority: int = 0,
+        clock: Clock = "auto",
+        gap: Gap = "after",
+        fold: Fold = "first",
+        max_gap: timedelta | None = timedelta(hours=3),
+        day_or: bool = True,
+        seconds: bool = False,
+        catch_up: CatchUp = "all",
+        catch_up_limit: int = 100,
+        grace: timedelta | None = None,
+        overlap: Literal["allow"] = "allow",
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        jitter: timedelta | float = 0,
+    ) -> Schedule:
+        """Declare that ``task`` runs at every occurrence of the cron text ``expr`` on the wall clock of zone ``tz``.
+
+        Stored when a worker starts (or by :meth:`sync_schedules`); each due occurrence becomes at most one job, however many processes declare
+        and run it. A changed declaration begins when it is stored: an edit never fires the past. The rule's options are those of
+        :class:`Schedule`; ``catch_up``, ``catch_up_limit`` and ``grace`` say what becomes of occurrences that were missed while no worker ran.
+        ``overlap``: occurrences do not look at whether the one before still runs (``"allow"``).
+
+        Raises :class:`ScheduleError` that shows the place of a mistake in ``expr`` or ``tz``, :class:`UnknownTaskError` for the task.
+        """
+        check_name("schedule", name)
+        if overlap != "allow":
+            raise ValueError(f"schedule {name!r}: overlap= is 'allow', not {overlap!r}")
+        self._known_task(task)
+        checked_args(task, args)
+        rule = Schedule(
+            expr,
+            tz=tz,
+            clock=clock,
+            gap=gap,
+            fold=fold,
+            max_gap=max_gap,
+            day_or=day_or,
+            seconds=seconds,
+            start_at=start_at,
+            end_at=end_at,
+            jitter=jitter,
+            jitter_seed=name,
+        )
+        declared = Declared(
+            name,
+            rule,
+            task,
+            args,
+            check_name("queue", queue),
+            checked_priority(priority),
+            self._tasks[task].retry.max_attempts,
+            catch_up,
+            catch_up_limit,
+            grace,
+        )
+        if name in self._schedules and self._schedules[name].definition() != declared.definition():
+            raise ValueError(f"schedule {name!r} is declared twice with different definitions; give one another name")
+        self._schedules[name] = declared
+        return rule
+
+    def add_service(self, service: Service) -> None:
+        """Run ``service.run(stop)`` on a thread of its own inside every worker of this process, for example an outbox relay."""
+        self._services.append(service)
+
+    # -- what the application asks for
+
+    def enqueue(
+        self,
+        task: str,
+        args: Any = None,
+        *,
+        due_at: datetime | None = None,
+        key: str | None = None,
+        priority: int = 0,
+        queue: str = "default",
+        connection: Any = None,
+    ) -> Any:
+        """Enqueue a job; return :class:`Enqueued` (created, id), awaitable for an async ``connection``.
+
+        With ``connection=`` (psycopg, or a SQLAlchemy connection or session over psycopg) the job exists if and only if the caller's transaction
+        commits. ``key``: while a job with that key is alive (ready or leased), no second one is made and its id is returned.
+        ``due_at``: aware, None for now by the database's clock. Higher ``priority`` runs first within a queue.
+
+        Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is written then.
+        """
+        parameters = {
+            "task": self._known_task(task),
+            "args": checked_args(task, args),
+            "due_at": checked_due(due_at),
+            "key": check_name("key", key, most=500) if key is not None else None,
+            "priority": checked_priority(priority),
+            "queue": check_name("queue", queue),
+            "max_attempts": self._tasks[task].retry.max_attempts,
+        }
+        if connection is not None:
+            return enqueue(connection, self._statements, parameters)
+        with self._here().link.use("enqueue") as own:
+            return enqueue(own, self._statements, parameters)
+
+    def enqueue_many(
+        self,
+        task: str,
+        args: Iterable[Any],
+        *,
+        due_at: datetime | None = None,
+        priority: int = 0,
+        queue: str = "default",
+    ) -> int:
+        """Enqueue one job per element of ``args`` by COPY, all or none; return how many."""
+        name, due = self._known_task(task), checked_due(due_at)
+        checked_priority(priority)
+        check_name("queue", queue)
+        attempts = self._tasks[task].retry.max_attempts
+        rows = [(queue, name, json.loads(checked_args(task, one)), priority, due, attempts) for one in args]
+        with self._here().link.use("enqueue many") as own:
+            return copy_jobs(own, self._statements, rows) if rows else 0
+
+    def lease(self, name: str, *, ttl: float, wait: float = 0) -> AbstractContextManager[Lease]:
+        """Hold the named lease for the ``with`` block, renewed in the background, released by its token at the end.
+
+        For work that another scheduler starts (Celery, cron, Kubernetes): ``fenced_write()`` inside takes its token by itself. ``ttl``: seconds after
+        which it runs out once this process no longer renews it. ``wait``: seconds to wait for another holder.
+        Raises :class:`~fencing.errors.LeaseUnavailableError` when the wait is over.
+        """
+        return self._here().leases.hold(name, ttl, wait)
+
+    # -- running
+
+    def run_worker(
+        self,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 8,
+        batch: int | None = None,
+        stop: threading.Event | None = None,
+    ) -> Counts:
+        """Work until ``stop`` is set or, on the main thread, SIGTERM or SIGINT arrives; then drain and return what was done.
+
+        ``concurrency``: handlers at the same time, each on a thread. ``batch``: the most jobs one claim takes (default 100). Draining stops
+        claiming, gives back what has not started and lets running jobs finish, their leases renewed; a second signal leaves them to expire.
+        """
+        stop = stop or threading.Event()
+        worker = self._worker(queues, concurrency, batch)
+        with _Signals(stop, worker):
+            worker.start()
+            log.info("worker %s: tasks %s", self._here().owner, ", ".join(self._tasks))
+            # A wait without a time would keep the signal's handler from running on some systems.
+            while not stop.wait(1.0):
+                pass
+            return worker.drain()
+
+    def run_until_idle(self, queues: Sequence[str] = ("default",), concurrency: int = 4) -> Counts:
+        """Claim and run what is due, occurrences of schedules included, then return what was done. For tests and scripts.
+
+        What a retry or a yield put off to a later time is not waited for.
+        """
+        worker = self._worker(queues, concurrency, None, listen=False)
+        worker.materialise()
+        worker.start()
+        try:
+            wait_until(lambda: worker.idle, threading.Event())
+        except BaseException:
+            worker.abandon()
+            raise
+        finally:
+            worker.drain()
+        return worker.counts
+
+    def migrate(self, issuer: str | None = None) -> list[str]:
+        """Create or update the tables; return the names of the migrations that were applied. See ``fencing migrate``."""
+        with self._here().link.use("migrate") as connection:
+            return _migrate.migrate(connection, self._statements, issuer)
+
+    def sync_schedules(self) -> dict[str, str]:
+        """Store the declared schedules; return ``added``, ``changed`` or ``unchanged`` for each. A worker does this when it starts."""
+        here = self._here()
+        with here.link.use("store schedules") as connection:
+            return {
+                name: store(connection, self._statements, declared, here.owner)
+                for name, declared in self._schedules.items()
+            }
+
+    def close(self) -> None:
+        """Close this process's connections and end its background threads."""
+        with self._fork_lock:
+            here, self._process = self._process, None
+        if here is not None and here.pid == os.getpid():
+            here.leases.close()
+            here.link.close()
+
+    # -- within
+
+    def _known_task(self, name: str) -> str:
+        check_name("task", name)
+        if name not in self._tasks:
+            known = ", ".join(sorted(self._tasks)) or "none"
+            raise UnknownTaskError(
+                f"no task {name!r} is registered with this scheduler (known: {known}); import the module that registers it"
+            )
+        return name
+
+    def _worker(self, queues: Sequence[str], concurrency: int, batch: int | None, *, listen: bool = True) -> Worker:
+        if isinstance(queues, str) or not queues:
+            raise ValueError(f"queues= takes a sequence of names, not {queues!r}")
+        if type(concurrency) is not int or not 1 <= concurrency <= 1000:
+            raise ValueError(f"concurrency= is a whole number from 1 to 1000, not {concurrency!r}")
+        if batch is not None and (type(batch) is not int or batch < 1):
+            raise ValueError(f"batch= is a whole number from 1, not {batch!r}")
+        if not self._tasks:
+            raise UnknownTaskError("no task is registered with this scheduler: a worker would have nothing to run")
+        here = self._here()
+        with here.link.use("start a worker") as connection:
+            _migrate.check_migrated(connection, self._statements)
+        self.sync_schedules()
+        return Worker(
+            self._database,
+            self._statements,
+            here.owner,
+            dict(self._tasks),
+            [check_name("queue", queue) for queue in queues],
+            concurrency,
+            batch or 100,
+            self._services if listen else (),
+            listen=listen,
+        )
+
+    def _here(self) -> _Process:
+        with self._fork_lock:
+            if self._process is None or self._process.pid != os.getpid():
+                # Unique per process start: a reused name would let a restored container pass for the one before it.
+                owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+                self._process = _Process(
+                    os.getpid(),
+                    owner,
+                    Link(self._database, "app"),
+                    Leases(self._database, self._statements, owner),
+                )
+            return self._process
+
+
+class _Signals:
+    """While inside, the first SIGTERM or SIGINT sets ``stop``, the second abandons what still runs."""
+
+    def __init__(self, stop: threading.Event, worker: Worker) -> None:
+        self._stop = stop
+        self._worker = worker
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _: object) -> None:
+        if self._stop.is_set():
+            self._worker.abandon()
+        self._stop.set()
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

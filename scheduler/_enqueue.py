@@ -1,0 +1,151 @@
+"""Enqueuing: in the caller's transaction, whatever it holds, or in one of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Generator, Sequence
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from fencing.errors import ContentionError
+from scheduler._connect import translate, translated
+from scheduler._job import Enqueued
+from scheduler._sql import Statements
+
+MAX_ARGS = 1 << 20
+"""The largest payload, in bytes of JSON. Larger things belong in a table or a bucket of their own, and their name in the payload."""
+
+_TRIES = 5
+
+Plan = Generator[dict[str, Any], Sequence[tuple[Any, ...]], Enqueued]
+
+
+def checked_args(task: str, args: object) -> str:
+    """Return ``args`` as JSON text. ``TypeError`` for what JSON cannot hold, ``ValueError`` for what is too large."""
+    try:
+        text = json.dumps(args, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise TypeError(
+            f"the arguments of {task!r} are not JSON ({exc}); pass numbers, texts, lists and dictionaries"
+        ) from exc
+    if len(text) > MAX_ARGS:
+        raise ValueError(f"the arguments of {task!r} are {len(text):,} bytes of JSON, at most {MAX_ARGS:,} are taken")
+    if "\\u0000" in text:
+        raise ValueError(f"the arguments of {task!r} hold a NUL character, which PostgreSQL cannot store")
+    return text
+
+
+def checked_due(due_at: object) -> datetime | None:
+    """Return ``due_at`` if it is an aware datetime or None. ``TypeError`` or ``ValueError`` otherwise."""
+    if due_at is None:
+        return None
+    if not isinstance(due_at, datetime):
+        raise TypeError(f"due_at= takes an aware datetime or None for now, not {type(due_at).__name__}")
+    if due_at.tzinfo is None or due_at.utcoffset() is None:
+        raise ValueError(f"due_at= has no time zone ({due_at.isoformat()}): pass datetime.now(UTC) + … or give it one")
+    return due_at
+
+
+def checked_priority(priority: object) -> int:
+    """Return ``priority`` if it is a whole number that the column holds."""
+    if type(priority) is not int or not -(2**31) <= priority < 2**31:
+        raise ValueError(f"priority= is a whole number (higher runs first), not {priority!r}")
+    return priority
+
+
+def enqueue(connection: Any, statements: Statements, parameters: dict[str, Any]) -> Enqueued | Awaitable[Enqueued]:
+    """Enqueue through any connection or session that speaks psycopg; awaitable for an async one.
+
+    SQLAlchemy's are asked for the driver's name, not imported. Raises ``TypeError`` that names what cannot be used.
+    """
+    text = statements["enqueue"]
+    if isinstance(connection, psycopg.Connection):
+        return _run(_plan(parameters), lambda values: _rows(connection, text, values))
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _run_async(_plan(parameters), lambda values: _rows_async(connection, text, values))
+    libraries = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
+    if "sqlalchemy" not in libraries:
+        raise TypeError(
+            f"connection= takes a psycopg or SQLAlchemy connection or session, not {type(connection).__module__}."
+            f"{type(connection).__qualname__}"
+        )
+    if hasattr(connection, "run_sync"):
+
+        async def in_caller() -> Enqueued:
+            enqueued: Enqueued = await connection.run_sync(lambda sync: _through_sqlalchemy(sync, text, parameters))
+            return enqueued
+
+        return in_caller()
+    return _through_sqlalchemy(connection, text, parameters)
+
+
+def _through_sqlalchemy(connection: Any, text: str, parameters: dict[str, Any]) -> Enqueued:
+    # A Session is asked for its connection; a Connection has no such method. Both begin their transaction by themselves.
+    core = connection.connection() if callable(getattr(connection, "connection", None)) else connection
+    if not hasattr(core, "exec_driver_sql"):
+        raise TypeError(
+            f"connection= takes a connection or session, not {type(connection).__qualname__}; open one first"
+        )
+    if core.dialect.driver != "psycopg":
+        raise TypeError(
+            f"connection= takes a connection over psycopg, not over {core.dialect.name}+{core.dialect.driver}: the job has to be "
+            "written in the scheduler's own database"
+        )
+
+    def rows(values: dict[str, Any]) -> Sequence[tuple[Any, ...]]:
+        try:
+            return [tuple(row) for row in core.exec_driver_sql(text, values).fetchall()]
+        except Exception as exc:
+            driver_error = getattr(exc, "orig", None)
+            if isinstance(driver_error, psycopg.Error):
+                raise translate(driver_error, "enqueue") from exc
+            raise
+
+    return _run(_plan(parameters), rows)
+
+
+def _plan(parameters: dict[str, Any]) -> Plan:
+    for _ in range(_TRIES):
+        rows = yield parameters
+        if rows:
+            return Enqueued(rows[0][1], rows[0][0])
+        # The key's job was just committed or finished, and this statement's snapshot saw neither it nor its absence.
+    raise ContentionError(
+        f"jobs with the key {parameters['key']!r} come and go faster than they can be seen; try again"
+    )
+
+
+def _rows(connection: psycopg.Connection[Any], text: str, values: dict[str, Any]) -> Sequence[tuple[Any, ...]]:
+    with translated("enqueue"), connection.cursor(row_factory=tuple_row) as cursor:
+        return cursor.execute(text, values).fetchall()
+
+
+async def _rows_async(
+    connection: psycopg.AsyncConnection[Any], text: str, values: dict[str, Any]
+) -> Sequence[tuple[Any, ...]]:
+    with translated("enqueue"):
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            return await (await cursor.execute(text, values)).fetchall()
+
+
+def _run(plan: Plan, rows: Any) -> Enqueued:
+    try:
+        values = next(plan)
+        while True:
+            values = plan.send(rows(values))
+    except StopIteration as done:
+        enqueued: Enqueued = done.value
+        return enqueued
+
+
+async def _run_async(plan: Plan, rows: Any) -> Enqueued:
+    try:
+        values = next(plan)
+        while True:
+            values = plan.send(await rows(values))
+    except StopIteration as done:
+        enqueued: Enqueued = done.value
+        return enqueued

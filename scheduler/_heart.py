@@ -1,0 +1,74 @@
+"""The heart: extends the leases of what a worker holds, and says which are lost."""
+
+from __future__ import annotations
+
+import time
+
+from fencing._lease import lease_clock
+from scheduler._connect import Link
+from scheduler._held import Work
+from scheduler._loop import log
+from scheduler._postgres import renew
+from scheduler._sql import Statements
+
+STUCK_AFTER = 10
+"""A handler that has run for this many leases is reported, once per as many more."""
+
+
+class Heart:
+    """Renews every lease that has lost a third of its time. A thread of its own: a handler that blocks must not stop it."""
+
+    def __init__(self, link: Link, statements: Statements, work: Work, owner: str, interval: float) -> None:
+        self._link = link
+        self._statements = statements
+        self._work = work
+        self._owner = owner
+        self._interval = interval
+
+    def run_once(self) -> float | None:
+        """Renew once. An unknown reply extends nothing."""
+        due = [
+            held
+            for held in list(self._work.held.values())
+            if held.lease.remaining() < held.task.lease - self._interval / 2 and not held.lease.lost.is_set()
+        ]
+        if not due:
+            return None
+        sent = lease_clock()
+        with self._link.use("renew") as connection:
+            kept = renew(
+                connection,
+                self._statements,
+                self._owner,
+                [held.claimed.id for held in due],
+                [held.claimed.token for held in due],
+                [held.task.lease for held in due],
+            )
+        for held in due:
+            if held.claimed.id in kept:
+                held.lease.extend(sent + held.task.lease)
+            elif held.claimed.token in self._work.held and not held.lease.ended:
+                log.warning("job %d: its lease is lost (token %d)", held.claimed.id, held.claimed.token)
+                held.lease.lost.set()
+        return None
+
+
+class Watch:
+    """Sets ``lost`` on leases that ran out by this process's own clock, whether or not the database answers; reports stuck jobs."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def run_once(self) -> float | None:
+        """Look at every lease once."""
+        for held in list(self._work.held.values()):
+            was_lost = held.lease.lost.is_set()
+            if held.lease.expire_if_due() and not was_lost and not held.lease.ended:
+                log.warning("job %d: no renewal was confirmed in time; its lease is lost", held.claimed.id)
+            if held.started is None:
+                continue
+            running = time.monotonic() - held.started
+            if running > held.reported + STUCK_AFTER * held.task.lease:
+                held.reported = running
+                log.warning("job %d (%s) has been running for %.0f s", held.claimed.id, held.task.name, running)
+        return None

@@ -1,0 +1,137 @@
+"""Named leases: for work that something else starts (Celery, cron, Kubernetes), with tokens of the same issuer."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fencing import Lease, Token, history
+from fencing._lease import holding, lease_clock
+from fencing.errors import FencingError, LeaseUnavailableError
+from scheduler._connect import Database, Link
+from scheduler._loop import Loop, log
+from scheduler._postgres import acquire_lease, release_lease, renew_leases
+from scheduler._sql import Statements
+from scheduler._store import Taken
+from scheduler._tasks import MAX_LEASE, MIN_LEASE, check_name
+
+TICK = 0.25
+"""Seconds between two looks at the held leases: a third of the shortest lease that can be asked for lies well above it."""
+
+
+class Leases:
+    """The named leases of one process, renewed by one thread that runs while any is held."""
+
+    def __init__(self, database: Database, statements: Statements, owner: str) -> None:
+        self._statements = statements
+        self._owner = owner
+        self._asking = Link(database, "lease")
+        self._renewing = Link(database, "lease renewal")
+        self._held: dict[int, tuple[Lease, float]] = {}
+        self._lock = threading.Lock()
+        self._keeper: Loop | None = None
+
+    @contextmanager
+    def hold(self, name: str, ttl: float, wait: float) -> Iterator[Lease]:
+        """Acquire, renew in the background, release by token."""
+        check_name("lease", name)
+        for what, value, least in (("ttl", ttl, MIN_LEASE), ("wait", wait, 0.0)):
+            if not isinstance(value, int | float) or not math.isfinite(value) or not least <= value <= MAX_LEASE:
+                raise ValueError(
+                    f"lease {name!r}: {what}= is a number of seconds from {least} to {MAX_LEASE:.0f}, not {value!r}"
+                )
+        lease = self._acquire(name, float(ttl), wait)
+        self._keep(lease, float(ttl))
+        try:
+            with holding(lease):
+                yield lease
+        finally:
+            lease.end("released")
+            self._release(lease)
+
+    def _acquire(self, name: str, ttl: float, wait: float) -> Lease:
+        give_up = time.monotonic() + wait
+        while True:
+            sent = lease_clock()
+            with self._asking.use(f"acquire the lease {name!r}") as connection:
+                taken = acquire_lease(connection, self._statements, self._owner, name, ttl)
+            if taken.token is not None and taken.lineage is not None:
+                token = Token(taken.token, taken.issuer, taken.lineage)
+                if history.recording():
+                    history.emit(
+                        history.Event("claim", "done", self._owner, "scheduler", (f"lease/{name}",), str(token))
+                    )
+                return Lease(token, name, self._owner, deadline=sent + ttl)
+            left = give_up - time.monotonic()
+            if left <= 0:
+                raise _unavailable(name, taken)
+            # Until it runs out if that is soon, else short: the holder may release it at any time.
+            pause = min(0.25, max(taken.free_in or 0.0, 0.01)) * random.uniform(0.5, 1.0)
+            time.sleep(min(pause, left))
+
+    def _keep(self, lease: Lease, ttl: float) -> None:
+        with self._lock:
+            self._held[lease.token.value] = (lease, ttl)
+            if self._keeper is None:
+                self._keeper = Loop("lease keeper", self._renew, TICK)
+                self._keeper.start()
+
+    def _renew(self) -> float | None:
+        with self._lock:
+            held = list(self._held.values())
+        due = [(lease, ttl) for lease, ttl in held if lease.remaining() < ttl * 2 / 3 and not lease.ended]
+        for lease, _ in held:
+            if lease.expire_if_due() and not lease.ended:
+                log.warning("the lease %r (%s) is lost: no renewal was confirmed in time", lease.name, lease.token)
+                self._forget(lease)
+        due = [(lease, ttl) for lease, ttl in due if not lease.lost.is_set()]
+        if not due:
+            return None
+        sent = lease_clock()
+        with self._renewing.use("renew leases") as connection:
+            kept = renew_leases(
+                connection,
+                self._statements,
+                self._owner,
+                [(lease.name, lease.token.value, ttl) for lease, ttl in due],
+            )
+        for lease, ttl in due:
+            if lease.token.value in kept:
+                lease.extend(sent + ttl)
+            elif not lease.ended:
+                log.warning("the lease %r (%s) is lost", lease.name, lease.token)
+                lease.lost.set()
+                self._forget(lease)
+        return None
+
+    def _release(self, lease: Lease) -> None:
+        self._forget(lease)
+        try:
+            with self._asking.use(f"release the lease {lease.name!r}") as connection:
+                release_lease(connection, self._statements, self._owner, lease.name, lease.token.value)
+        except FencingError as exc:
+            log.warning("the lease %r could not be released and will run out: %s", lease.name, exc)
+
+    def _forget(self, lease: Lease) -> None:
+        with self._lock:
+            self._held.pop(lease.token.value, None)
+
+    def close(self) -> None:
+        """End the renewal thread and the connections."""
+        if self._keeper is not None:
+            self._keeper.stop(timeout=5)
+        self._asking.close()
+        self._renewing.close()
+
+
+def _unavailable(name: str, taken: Taken) -> LeaseUnavailableError:
+    return LeaseUnavailableError(
+        f"the lease {name!r} is held by {taken.holder or 'somebody else'}"
+        + (f" for {taken.free_in:.1f} s more unless renewed" if taken.free_in and taken.free_in > 0 else ""),
+        holder=taken.holder,
+        downstream="scheduler",
+    )

@@ -1,0 +1,38 @@
+"""The listener: wakes the claimer when a job was enqueued. A hint only; polling is the base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduler._connect import Database, translated
+
+
+class Listener:
+    """Waits on one connection for notifications. A connection that died is noticed and opened again by the loop."""
+
+    def __init__(self, database: Database, channel: str, queues: tuple[str, ...], on_due: Callable[[], None]) -> None:
+        self._database = database
+        self._channel = channel
+        self._queues = queues
+        self._on_due = on_due
+        self._stopping = False
+
+    def run_once(self) -> float | None:
+        """Listen until told to stop or the connection breaks."""
+        with translated("listen"), self._database.connect("listener") as connection:
+            connection.execute(f'listen "{self._channel}"')
+            # Between the last look and the LISTEN, something may have come.
+            self._on_due()
+            while not self._stopping:
+                for note in connection.notifies(timeout=1.0):
+                    if note.payload in self._queues:
+                        self._on_due()
+                    if self._stopping:
+                        break
+                # A peer that vanished sends nothing; asking is the only way to notice.
+                connection.execute("select 1")
+        return None
+
+    def stop(self) -> None:
+        """Return within a second."""
+        self._stopping = True

@@ -1,0 +1,207 @@
+"""The runner: raises a job's fences, calls its handler and says how the attempt ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fencing import history, raise_fence, read_mark
+from fencing._lease import holding
+from fencing.errors import ContentionError, StaleTokenError
+from scheduler._claim import yield_delay
+from scheduler._held import Held, Work
+from scheduler._job import Job
+from scheduler._loop import log
+from scheduler._retry import Bury, RetryIn
+from scheduler._store import Settlement
+
+MAX_ERROR = 10_000
+"""Characters of a traceback that are kept; its end says most."""
+
+
+class AsyncRunner:
+    """One long-lived event loop on a thread of its own, for ``async def`` handlers and fences.
+
+    One for the worker's whole life: with a loop per job, a client made at import time would fail in the second job.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run ``coroutine`` to its end on the loop, called from another thread."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="fencing-async", daemon=True)
+                self._thread.start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop the loop; wait for its thread at most ``timeout`` seconds (a coroutine that blocks cannot be ended)."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout)
+        if not thread.is_alive():
+            loop.close()
+
+
+class Runner:
+    """Runs attempts, one at a time, on the calling thread. Several threads share one Runner."""
+
+    def __init__(self, work: Work, issuer_live: Callable[[list[int]], set[int]], async_runner: AsyncRunner) -> None:
+        """``issuer_live`` says which of some token values belong to leases of this scheduler that are alive."""
+        self._work = work
+        self._issuer_live = issuer_live
+        self._async = async_runner
+
+    def run(self, held: Held) -> None:
+        """Run one attempt and hand its end to the settler."""
+        lease, claimed = held.lease, held.claimed
+        if lease.expire_if_due():
+            # Past its own deadline no handler starts. If nobody took the job over yet, it goes back as it was.
+            self._end(held, Settlement(claimed.id, claimed.token, "ready", "returned"))
+            return
+        held.started = time.monotonic()
+        job = Job(
+            claimed.id,
+            claimed.task,
+            claimed.args,
+            claimed.due_at,
+            claimed.attempt,
+            lease,
+            claimed.key or f"job/{claimed.id}",
+            claimed.queue,
+            claimed.priority,
+            claimed.schedule,
+            claimed.nominal,
+        )
+        if history.recording():
+            history.emit(history.Event("start", "done", lease.holder, "scheduler", (lease.name,), str(lease.token)))
+        try:
+            settlement = self._attempt(held, job)
+        except StaleTokenError as exc:
+            settlement = self._stale(held, exc)
+        except BaseException as exc:  # noqa: BLE001 - whatever a handler raises is the end of this attempt only
+            settlement = self._failed(held, exc)
+        lease.end("settled")
+        self._end(held, settlement)
+
+    def _end(self, held: Held, settlement: Settlement) -> None:
+        held.started = None
+        self._work.finish(settlement)
+
+    def _attempt(self, held: Held, job: Job) -> Settlement:
+        task, claimed = held.task, held.claimed
+        if task.fences is not None and not self._raise_fences(held, job):
+            return self._yielded(held, "another live holder has one of its resources")
+        if task.is_async:
+            returned = self._async.run(_with_lease(job, task.handler(job)))
+        else:
+            with holding(job.lease):
+                returned = task.handler(job)
+                if inspect.iscoroutine(returned):
+                    returned = self._async.run(_with_lease(job, returned))
+        if returned is None:
+            return Settlement(claimed.id, claimed.token, "completed", "completed")
+        if isinstance(returned, RetryIn):
+            return self._again(held, returned.reason or "the handler asked for a retry", returned.seconds)
+        if isinstance(returned, Bury):
+            return self._bury(held, returned.reason, returned.reason)
+        return Settlement(claimed.id, claimed.token, "completed", "completed", result=_as_json(returned))
+
+    def _raise_fences(self, held: Held, job: Job) -> bool:
+        """Raise the job's marks; return False if another live holder has one of them, or a newer one was there."""
+        fences = held.task.fences
+        assert fences is not None
+        declared = fences(job)
+        if inspect.isawaitable(declared):
+            declared = self._async.run(_awaited(declared))
+        declared = [(target, resources) for target, *resources in declared]
+        if not held.task.preempt and self._met_by_others(job, declared):
+            return False
+        for target, resources in declared:
+            self._maybe_async(raise_fence(target, *resources, token=job))
+        return True
+
+    def _met_by_others(self, job: Job, declared: list[tuple[Any, list[str]]]) -> bool:
+        older = []
+        for target, resources in declared:
+            for resource in resources:
+                mark = self._maybe_async(read_mark(target, resource))
+                if mark is None or mark.token.issuer != job.token.issuer or mark.token.value == job.token.value:
+                    continue
+                if mark.token > job.token:
+                    return True
+                older.append(mark.token.value)
+        return bool(older) and bool(self._issuer_live(older))
+
+    def _maybe_async(self, value: Any) -> Any:
+        return self._async.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+    def _stale(self, held: Held, exc: StaleTokenError) -> Settlement:
+        """A stale write under a live lease: another job took the resource. The job comes back under a new token.
+
+        If the lease is gone, the settlement is refused anyway. A refusal of somebody else's token is an error like any other.
+        """
+        if exc.presented != held.lease.token:
+            return self._failed(held, exc)
+        return self._yielded(held, str(exc))
+
+    def _yielded(self, held: Held, why: str) -> Settlement:
+        claimed = held.claimed
+        if claimed.yields + 1 >= held.task.max_yields:
+            return Settlement(claimed.id, claimed.token, "dead", "dead", error=why, reason="starved")
+        return Settlement(claimed.id, claimed.token, "ready", "yielded", error=why, delay=yield_delay(claimed.yields))
+
+    def _failed(self, held: Held, exc: BaseException) -> Settlement:
+        lines = "".join(traceback.format_exception(exc)).replace("\x00", "\ufffd")
+        if not isinstance(exc, ContentionError):
+            log.warning(
+                "job %d (%s), attempt %d failed: %s", held.claimed.id, held.task.name, held.claimed.attempt, exc
+            )
+        return self._again(held, lines[-MAX_ERROR:], held.task.retry.delay(held.claimed.attempt))
+
+    def _again(self, held: Held, error: str, delay: float) -> Settlement:
+        claimed = held.claimed
+        if claimed.attempt >= claimed.max_attempts:
+            return self._bury(held, error, "attempts used up")
+        return Settlement(claimed.id, claimed.token, "ready", "retried", error=error, delay=delay)
+
+    @staticmethod
+    def _bury(held: Held, error: str, reason: str) -> Settlement:
+        return Settlement(held.claimed.id, held.claimed.token, "dead", "dead", error=error, reason=reason)
+
+
+def _as_json(returned: Any) -> str:
+    try:
+        text = json.dumps(returned, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise TypeError(
+            f"the handler returned a {type(returned).__name__} that JSON cannot hold ({exc}); "
+            "return None, or numbers, texts, lists and dictionaries"
+        ) from exc
+    if "\\u0000" in text:
+        raise TypeError("the handler returned a text with a NUL character, which PostgreSQL cannot store")
+    return text
+
+
+async def _with_lease(job: Job, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    with holding(job.lease):
+        return await coroutine
+
+
+async def _awaited(value: Any) -> Any:
+    return await value

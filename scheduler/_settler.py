@@ -1,0 +1,85 @@
+"""The settler: writes how attempts ended, in batches, and keeps what could not be written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fencing import history
+from scheduler._claim import MAX_BATCH
+from scheduler._connect import Link
+from scheduler._held import Work
+from scheduler._loop import log
+from scheduler._postgres import settle
+from scheduler._sql import Statements
+from scheduler._store import Settled, Settlement
+
+
+class Settler:
+    """Takes what has ended, settles it in one statement, and says of each whether it was ours to settle."""
+
+    def __init__(
+        self, link: Link, statements: Statements, work: Work, owner: str, on_settled: Callable[[], None]
+    ) -> None:
+        self._link = link
+        self._statements = statements
+        self._work = work
+        self._owner = owner
+        self._on_settled = on_settled
+        self._batch: list[Settlement] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything that ended has been settled."""
+        return not self._batch and not self._work.ended
+
+    def run_once(self) -> float | None:
+        """Settle one batch. An error leaves the batch to be sent again; the database tells what it had already taken."""
+        work = self._work
+        work.ended_some.clear()
+        while work.ended and len(self._batch) < MAX_BATCH:
+            self._batch.append(work.ended.popleft())
+        if not self._batch:
+            work.ended_some.wait(0.5)
+            return 0
+        began = time.monotonic_ns()
+        with self._link.use("settle") as connection:
+            answers = settle(connection, self._statements, self._owner, self._batch)
+        batch, self._batch = self._batch, []
+        for settlement in batch:
+            self._record(settlement, answers[settlement.token], began)
+        work.measure(len(batch))
+        self._on_settled()
+        return 0
+
+    def _record(self, settlement: Settlement, answer: Settled, began: int) -> None:
+        held = self._work.held.pop(settlement.token, None)
+        counts = self._work.counts
+        if answer is Settled.LOST:
+            counts.lost += 1
+            log.warning(
+                "job %d: its %s under token %d was refused: the lease was lost and the job taken over or rescued",
+                settlement.id,
+                settlement.outcome,
+                settlement.token,
+            )
+        else:
+            setattr(counts, settlement.outcome, getattr(counts, settlement.outcome) + 1)
+        if held is None:
+            return
+        if answer is Settled.LOST:
+            held.lease.lost.set()
+        if history.recording():
+            history.emit(
+                history.Event(
+                    "settle",
+                    "refused" if answer is Settled.LOST else "accepted",
+                    self._owner,
+                    "scheduler",
+                    (held.lease.name,),
+                    str(held.lease.token),
+                    error="lost" if answer is Settled.LOST else "",
+                    detail=settlement.outcome,
+                    began=began,
+                )
+            )

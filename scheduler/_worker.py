@@ -1,0 +1,191 @@
+"""The worker: threads that claim, run, settle, renew and rescue, wired together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from scheduler._claimer import Claimer
+from scheduler._connect import Database, Link
+from scheduler._heart import Heart, Watch
+from scheduler._held import Counts, Work
+from scheduler._listener import Listener
+from scheduler._loop import Loop, log
+from scheduler._materialiser import Materialiser
+from scheduler._postgres import Claim, live_tokens
+from scheduler._rescuer import Rescuer
+from scheduler._runner import AsyncRunner, Runner
+from scheduler._settler import Settler
+from scheduler._sql import Statements
+from scheduler._store import Settlement
+from scheduler._tasks import Task
+
+POLL = 0.5
+"""Seconds between two looks for due jobs when nothing announces them."""
+
+SWEEP = 1.0
+"""Seconds between two looks for expired leases and due schedules."""
+
+
+class Service(Protocol):
+    """Something else that runs inside a worker, for example an outbox relay."""
+
+    def run(self, stop: threading.Event) -> object:
+        """Work until ``stop`` is set."""
+
+
+class Worker:
+    """One process's worker. Runs once: :meth:`start`, then :meth:`drain` or :meth:`abandon`, then it is over."""
+
+    def __init__(
+        self,
+        database: Database,
+        statements: Statements,
+        owner: str,
+        tasks: dict[str, Task],
+        queues: Sequence[str],
+        concurrency: int,
+        batch: int,
+        services: Sequence[Service] = (),
+        *,
+        listen: bool = True,
+    ) -> None:
+        self.work = Work()
+        self._owner = owner
+        self._database = database
+        self._statements = statements
+        self._services = services
+        self._stop_services = threading.Event()
+        self._abandoned = False
+        self._links: list[Link] = []
+        self._async = AsyncRunner()
+        self._look_up = self._link("look-up")
+        self._runner = Runner(self.work, self._live_tokens, self._async)
+        interval = min((task.lease for task in tasks.values()), default=30.0) / 4
+        claim = Claim(statements, owner, queues, {name: task.lease for name, task in tasks.items()})
+        self._claimer = Claimer(self._link("claim"), claim, self.work, tasks, owner, concurrency, batch, POLL)
+        self._claims = Loop("claimer", self._claimer.run_once, POLL)
+        self._settler = Settler(self._link("settle"), statements, self.work, owner, self._claims.wake)
+        self._settles = Loop("settler", self._settler.run_once, 0)
+        self._materialiser = Materialiser(self._link("materialise"), statements)
+        rescuer = Rescuer(self._link("rescue"), statements, queues, list(tasks), self.work.counts, self._claims.wake)
+        self._listener = Listener(database, statements.channel, tuple(queues), self._claims.wake)
+        self._keepers = [
+            Loop("heart", Heart(self._link("heart"), statements, self.work, owner, interval).run_once, interval),
+            Loop("watch", Watch(self.work).run_once, min(interval, 1.0)),
+        ]
+        self._finders = [
+            Loop("rescuer", rescuer.run_once, min(SWEEP, interval)),
+            Loop("materialiser", self._materialiser.run_once, SWEEP),
+        ]
+        if listen:
+            self._finders.append(Loop("listener", self._listener.run_once, POLL))
+        self._threads = [
+            threading.Thread(target=self._run_jobs, name=f"fencing-job-{number}", daemon=True)
+            for number in range(concurrency)
+        ]
+        self._service_threads = [
+            threading.Thread(target=self._run_service, args=(service,), name="fencing-service", daemon=True)
+            for service in services
+        ]
+
+    def _link(self, role: str) -> Link:
+        link = Link(self._database, role)
+        self._links.append(link)
+        return link
+
+    @property
+    def counts(self) -> Counts:
+        """What was done so far."""
+        return self.work.counts
+
+    def start(self) -> None:
+        """Start every thread."""
+        for thread in [*self._threads, *self._service_threads]:
+            thread.start()
+        for loop in [*self._keepers, self._settles, self._claims, *self._finders]:
+            loop.start()
+
+    def materialise(self) -> None:
+        """Materialise everything that is due now, on the calling thread."""
+        while self._materialiser.run_once() == 0:
+            pass
+
+    @property
+    def idle(self) -> bool:
+        """Whether the last look found nothing due and nothing is on its way."""
+        work = self.work
+        return self._claimer.dry and not work.waiting and not work.held and self._settler.empty
+
+    def drain(self) -> Counts:
+        """Stop claiming, give back what has not started, let running jobs finish and settle them; heartbeats go on until then."""
+        work = self.work
+        work.draining = True
+        self._stop_services.set()
+        self._listener.stop()
+        for loop in self._finders:
+            loop.stop(timeout=0)
+        self._claims.stop(timeout=10)
+        while True:
+            try:
+                held = work.waiting.popleft()
+            except IndexError:
+                break
+            held.lease.end("returned")
+            work.finish(Settlement(held.claimed.id, held.claimed.token, "ready", "returned"))
+        with work.arrived:
+            work.arrived.notify_all()
+        for thread in [*self._threads, *self._service_threads]:
+            while thread.is_alive() and not self._abandoned:
+                thread.join(0.1)
+        while not self._settler.empty and not self._abandoned:
+            time.sleep(0.01)  # the settler's own loop is at work; its errors end with the database's return
+        self._close()
+        return work.counts
+
+    def abandon(self) -> None:
+        """Do not wait any longer: what runs is left to expire. May be called while :meth:`drain` waits."""
+        self._abandoned = True
+
+    def _close(self) -> None:
+        for loop in [self._settles, *self._keepers, *self._finders]:
+            loop.stop(timeout=0.2 if self._abandoned else 5)
+        self._async.close()
+        if not self._abandoned:
+            for link in self._links:
+                link.close()
+
+    def _run_jobs(self) -> None:
+        work = self.work
+        while True:
+            try:
+                held = work.waiting.popleft()
+            except IndexError:
+                with work.arrived:
+                    if work.draining:
+                        return
+                    if not work.waiting:
+                        work.arrived.wait(0.5)
+                continue
+            self._runner.run(held)
+
+    def _run_service(self, service: Service) -> None:
+        while not self._stop_services.is_set():
+            try:
+                service.run(self._stop_services)
+                return
+            except Exception:  # noqa: BLE001 - logged with its trace; a service is started again
+                log.exception("service %s failed; again in a second", type(service).__name__)
+                self._stop_services.wait(1.0)
+
+    def _live_tokens(self, tokens: list[int]) -> set[int]:
+        with self._look_up.use("look up live leases") as connection:
+            return live_tokens(connection, self._statements, tokens)
+
+
+def wait_until(done: Callable[[], bool], stop: threading.Event) -> None:
+    """Wait until ``done()`` or ``stop``; for the end of work whose parts wake nobody."""
+    while not done() and not stop.is_set():
+        stop.wait(0.005)

