@@ -25,7 +25,7 @@ from scheduler._occurrence import Occurrence, elapsed_key, wall_key
 from scheduler._zones import ZoneSource, packaged_zones
 from scheduler.errors import ScheduleError
 
-__all__ = ["MAX_JITTER", "MAX_OCCURRENCES", "Schedule"]
+__all__ = ["MAX_JITTER", "MAX_OCCURRENCES", "Clock", "Schedule"]
 
 MAX_OCCURRENCES: Final = 100_000
 """How many occurrences one call gives when it sets no limit of its own."""
