@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from adapters._tx._errors import SQL_TABLES, translate, translate_commit, translated
+from adapters._tx._errors import SQL_TABLES, committing, retryable, translate, translate_commit, translated
 from adapters._tx._plan import Plan, Rows, Statement
-from adapters._tx._ports import AsyncTx, SyncTx, run, run_async
+from adapters._tx._ports import AsyncTx, SyncTx, is_async, run, run_async
 
 __all__ = [
     "AsyncTx",
@@ -18,6 +18,9 @@ __all__ = [
     "Rows",
     "Statement",
     "SyncTx",
+    "committing",
+    "is_async",
+    "retryable",
     "run",
     "run_async",
     "transaction_of",

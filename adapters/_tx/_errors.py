@@ -103,6 +103,35 @@ def translated(downstream: str, tables: str = SQL_TABLES) -> Iterator[None]:
         raise error from exc
 
 
+@contextmanager
+def retryable(downstream: str) -> Iterator[None]:
+    """Name the contention that ended a transaction *of our own*, whoever's statement met it; all else passes unchanged.
+
+    A cancelled statement may have been cancelled by a person, so it is no reason to run the whole again.
+    """
+    try:
+        yield
+    except FencingError:
+        raise
+    except Exception as exc:
+        error = translate(exc, downstream, cancelled_is_contention=False)
+        if not isinstance(error, ContentionError):
+            raise
+        raise error from exc
+
+
+@contextmanager
+def committing(downstream: str) -> Iterator[None]:
+    """Name what an error of our own commit means; see :func:`translate_commit`."""
+    try:
+        yield
+    except Exception as exc:
+        error = translate_commit(exc, downstream)
+        if error is None:
+            raise
+        raise error from exc
+
+
 def _contention(downstream: str, why: str) -> ContentionError:
     return ContentionError(
         f"{downstream}: the transaction met another one: {why}. Nothing was written; roll back and try again",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from adapters._tx._plan import Plan, Rows, Statement
 from fencing.errors import NotInTransactionError
@@ -86,6 +86,11 @@ def run(plan: Plan[T], tx: SyncTx) -> T:
         return result
     finally:
         plan.close()
+
+
+def is_async(tx: SyncTx | AsyncTx) -> TypeGuard[AsyncTx]:
+    """Whether plans are awaited on ``tx``."""
+    return hasattr(tx, "run")
 
 
 async def run_async(plan: Plan[T], tx: AsyncTx) -> T:

@@ -1,0 +1,78 @@
+"""`SqlGuard` and the guard of a target by its type."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import sessionmaker
+
+from adapters._tx import SyncTx, is_async
+from adapters._tx._sqlalchemy import dialect_of, downstream_of
+from adapters.sql._open import AsyncOpenGuard, OpenGuard
+from adapters.sql._options import Options
+from adapters.sql._own import AsyncOwnGuard, OwnGuard
+from fencing._law import OnMissing
+
+SqlTargetGuard = OpenGuard | AsyncOpenGuard | OwnGuard | AsyncOwnGuard
+"""The guard of one target."""
+
+
+class SqlGuard:
+    """How marks are kept in an SQL database; :meth:`on` makes the guard of one target.
+
+    ``schema``: where the tables are (SQLite: an attached database); None: where the connection finds them.
+    ``on_missing``: what a write to a resource without a mark means. ``"create"``: a first write makes it (the mark
+    lives and dies with the data); ``"reject"``: only ``raise_fence`` makes marks, and a write without one raises
+    ``MarkMissingError``. ``lock_timeout``: the longest wait for a mark that another transaction holds, in seconds;
+    then ``ContentionError``. A shorter setting of the connection's own stays, and the connection's setting is
+    untouched afterwards. None: the connection's own alone. ``bind``: which bind of a Session with several holds the
+    tables.
+
+    Raises ``ValueError`` or ``TypeError`` for an option that has no meaning.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema: str | None = None,
+        on_missing: OnMissing = "create",
+        lock_timeout: float | None = 5.0,
+        bind: Any = None,
+    ) -> None:
+        self._options = Options(schema, on_missing, lock_timeout, bind)
+
+    def on(self, target: Any) -> SqlTargetGuard:
+        """Return the guard of ``target``, to pass to ``fenced_write``, ``raise_fence`` and ``read_mark``.
+
+        ``target``: a SQLAlchemy Connection, Session, scoped_session, AsyncConnection, AsyncSession or a psycopg
+        Connection or AsyncConnection, in a transaction; or an Engine, AsyncEngine, sessionmaker or async_sessionmaker,
+        whose transactions are opened, committed and retried here (``effect=`` form, ``raise_fence`` and
+        ``read_mark``).
+
+        Raises ``TypeError`` for any other target, for a dialect without a guard, and for a Session with several binds
+        of which none was named.
+        """
+        if isinstance(target, Engine):
+            dialect_of(target)
+            return OwnGuard(self._options, target.connect, downstream_of(target))
+        if isinstance(target, sessionmaker):
+            return OwnGuard(self._options, target, self._options.transaction(target()).downstream)
+        if isinstance(target, AsyncEngine):
+            dialect_of(target)
+            return AsyncOwnGuard(self._options, target.connect, downstream_of(target))
+        if isinstance(target, async_sessionmaker):
+            return AsyncOwnGuard(self._options, target, self._options.transaction(target()).downstream)
+        tx = self._options.transaction(target)
+        if is_async(tx):
+            return AsyncOpenGuard(self._options, target, tx)
+        return OpenGuard(self._options, target, cast(SyncTx, tx))
+
+
+_default = SqlGuard()
+
+
+def guard_for(target: Any) -> SqlTargetGuard:
+    """Return the guard of ``target`` with the default options: the entry point of the group ``fencing.guards``."""
+    return _default.on(target)

@@ -1,0 +1,129 @@
+"""Raising and reading marks, as plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adapters._tx import Plan, Rows, Statement
+from adapters.sql._dialect import Dialect
+from fencing._law import Mark, OnMissing, judge, reject
+from fencing._token import Token
+from fencing.errors import ContentionError, FencingError
+
+_SAVEPOINT = Statement("savepoint fencing_marks")
+_RELEASE = Statement("release savepoint fencing_marks")
+_ROLLBACK = Statement("rollback to savepoint fencing_marks")
+_BUSY_TIMEOUT = Statement("pragma busy_timeout")
+_TAKE_WRITE_LOCK = Statement("select 1")
+
+
+def token_params(token: Token, holder: str) -> dict[str, Any]:
+    """Return the parameters that say whose token it is."""
+    return {"issuer": token.issuer, "lineage": token.lineage, "value": token.value, "holder": holder}
+
+
+def raise_marks(
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+) -> Plan[None]:
+    """Raise all marks or none, and keep them locked until the transaction or savepoint ends.
+
+    Raises the law's refusal of the first resource (in order) that refuses, and ``ContentionError`` if a mark's holder
+    kept it locked for longer than the lock timeout or, under REPEATABLE READ and SERIALIZABLE, if it moved since the
+    snapshot.
+    """
+    work = _raise_one if len(resources) == 1 and on_missing == "create" else _raise_all
+    try:
+        yield from bounded(sql, work(sql, resources, token, holder, on_missing, downstream))
+    except ContentionError as exc:
+        exc.resource = resources[0] if len(resources) == 1 else None
+        exc.presented = token
+        raise
+
+
+def _raise_one(
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+) -> Plan[None]:
+    rows = yield Statement(sql.raise_one, {"resource": resources[0], **token_params(token, holder)})
+    if _count(rows) != 1:
+        yield from _refuse(sql, resources, token, on_missing, downstream)
+
+
+def _raise_all(
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+) -> Plan[None]:
+    # The savepoint takes back the marks that were raised before the one that refused, also for a caller who catches the
+    # refusal and commits.
+    yield _SAVEPOINT
+    try:
+        statement = sql.raise_many if on_missing == "create" else sql.raise_existing
+        rows = yield Statement(statement, {"resources": sql.names(resources), **token_params(token, holder)})
+        if _count(rows) != len(resources):
+            yield from _refuse(sql, resources, token, on_missing, downstream)
+    except FencingError:
+        yield _ROLLBACK
+        yield _RELEASE
+        raise
+    yield _RELEASE
+
+
+def _refuse(
+    sql: Dialect, resources: tuple[str, ...], token: Token, on_missing: OnMissing, downstream: str
+) -> Plan[None]:
+    rows = yield Statement(sql.read_refused, {"resources": sql.names(resources)})
+    marks = {row[0]: _mark(sql, row) for row in rows}
+    for resource in resources:
+        mark = marks.get(resource)
+        verdict = judge(mark.token if mark else None, token, on_missing)
+        if not verdict.accepted:
+            reject(verdict, resource, token, mark, downstream)
+    # The statement did not pass and the law does not refuse: the mark was made or removed between the two statements.
+    raise ContentionError(
+        f"{downstream}: a mark of {', '.join(map(repr, resources))} came or went while it was looked at. "
+        "Nothing was written; roll back and try again",
+        downstream=downstream,
+    )
+
+
+def read_mark(sql: Dialect, resource: str) -> Plan[Mark | None]:
+    """Return the mark or None."""
+    rows = yield Statement(sql.read_one, {"resource": resource})
+    return _mark(sql, rows[0]) if rows else None
+
+
+def take_write_lock(sql: Dialect) -> Plan[None]:
+    """On SQLite take the write lock, waiting no longer than the lock timeout; nothing elsewhere."""
+    if sql.name == "sqlite":
+        yield from bounded(sql, _select_one())
+
+
+def _select_one() -> Plan[None]:
+    # Any statement will do: the transaction begins with the write lock.
+    yield _TAKE_WRITE_LOCK
+
+
+def bounded(sql: Dialect, plan: Plan[None]) -> Plan[None]:
+    """On SQLite run ``plan`` with the busy timeout lowered to the lock timeout; a caller's shorter one stays."""
+    limit = sql.busy_timeout_ms
+    if limit is None:
+        yield from plan
+        return
+    before = int((yield _BUSY_TIMEOUT)[0][0])
+    if before <= limit:
+        yield from plan
+        return
+    yield Statement(f"pragma busy_timeout = {limit}")
+    try:
+        yield from plan
+    except Exception:
+        yield Statement(f"pragma busy_timeout = {before}")
+        raise
+    yield Statement(f"pragma busy_timeout = {before}")
+
+
+def _count(rows: Rows) -> int:
+    return sum(int(row[0]) for row in rows)
+
+
+def _mark(sql: Dialect, row: tuple[Any, ...]) -> Mark:
+    _, issuer, lineage, value, holder, at = row[:6]
+    return Mark(Token(value, issuer, lineage), holder, sql.moment(at))

@@ -1,0 +1,164 @@
+"""The guards of a connection or session that is in a transaction, sync and async: thin shells around the plans."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, cast
+
+from adapters._tx import AsyncTx, SyncTx, run, run_async
+from adapters.sql._diagnose import diagnose
+from adapters.sql._marks import read_mark
+from adapters.sql._once import dump_result, store_result
+from adapters.sql._options import Options, Write, ensure_open, refuse_awaitable, refuse_plain
+from fencing._findings import Finding
+from fencing._law import Mark
+from fencing._token import Token
+
+
+class OpenGuard:
+    """The guard of a Connection, Session, scoped_session or psycopg Connection, in the transaction open there."""
+
+    def __init__(self, options: Options, target: Any, first: SyncTx) -> None:
+        self.downstream = first.downstream
+        self._options = options
+        self._target = target
+
+    def _tx(self, *, read_only: bool = False) -> SyncTx:
+        # Anew for each use: a guard may outlive the transaction of its first one.
+        return cast(SyncTx, self._options.transaction(self._target, read_only=read_only))
+
+    @contextmanager
+    def open(self, resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Any]:
+        """Raise the marks and yield what the caller passed; on the way out flush a Session, never commit."""
+        tx = self._tx()
+        run(self._options.guard(tx, Write(resources, token, holder)), tx)
+        yield tx.handle
+        ensure_open(tx)
+        tx.flush()
+
+    def apply(
+        self,
+        resources: tuple[str, ...],
+        token: Token,
+        holder: str,
+        effect: Callable[[Any], Any],
+        once: str | None,
+        fingerprint: str | None,
+    ) -> Any:
+        """Run the effect under the fence, in the caller's transaction; with ``once`` all of it in a savepoint."""
+        write = Write(resources, token, holder, once, fingerprint)
+        tx = self._tx()
+        if once is None:
+            run(self._options.guard(tx, write), tx)
+            return run_effect(tx, effect)
+        run(self._options.prepare(tx), tx)
+        with tx.savepoint():
+            return apply_once(self._options, tx, write, once, effect)
+
+    def raise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
+        """Raise the marks in the caller's transaction: they stand once it commits."""
+        tx = self._tx()
+        run(self._options.raise_fence(tx, Write(resources, token, holder)), tx)
+
+    def read_mark(self, resource: str) -> Mark | None:
+        """Return the mark as the caller's transaction sees it."""
+        tx = self._tx(read_only=True)
+        return run(read_mark(self._options.dialect(tx.dialect), resource), tx)
+
+    def diagnose(self) -> list[Finding]:
+        """Say what in this database would break a promise."""
+        tx = self._tx(read_only=True)
+        return run(diagnose(tx.dialect, self._options.schema, tx.downstream), tx)
+
+
+class AsyncOpenGuard:
+    """The same for an AsyncConnection, AsyncSession or psycopg AsyncConnection."""
+
+    def __init__(self, options: Options, target: Any, first: AsyncTx) -> None:
+        self.downstream = first.downstream
+        self._options = options
+        self._target = target
+
+    def _tx(self, *, read_only: bool = False) -> AsyncTx:
+        return cast(AsyncTx, self._options.transaction(self._target, read_only=read_only))
+
+    @asynccontextmanager
+    async def aopen(self, resources: tuple[str, ...], token: Token, holder: str) -> AsyncIterator[Any]:
+        """As :meth:`OpenGuard.open`."""
+        tx = self._tx()
+        await run_async(self._options.guard(tx, Write(resources, token, holder)), tx)
+        yield tx.handle
+        ensure_open(tx)
+        await tx.flush()
+
+    async def aapply(
+        self,
+        resources: tuple[str, ...],
+        token: Token,
+        holder: str,
+        effect: Callable[[Any], Any],
+        once: str | None,
+        fingerprint: str | None,
+    ) -> Any:
+        """As :meth:`OpenGuard.apply`."""
+        write = Write(resources, token, holder, once, fingerprint)
+        tx = self._tx()
+        if once is None:
+            await run_async(self._options.guard(tx, write), tx)
+            return await run_effect_async(tx, effect)
+        await run_async(self._options.prepare(tx), tx)
+        async with tx.savepoint():
+            return await apply_once_async(self._options, tx, write, once, effect)
+
+    async def araise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
+        """As :meth:`OpenGuard.raise_fence`."""
+        tx = self._tx()
+        await run_async(self._options.raise_fence(tx, Write(resources, token, holder)), tx)
+
+    async def aread_mark(self, resource: str) -> Mark | None:
+        """As :meth:`OpenGuard.read_mark`."""
+        tx = self._tx(read_only=True)
+        return await run_async(read_mark(self._options.dialect(tx.dialect), resource), tx)
+
+    async def adiagnose(self) -> list[Finding]:
+        """As :meth:`OpenGuard.diagnose`."""
+        tx = self._tx(read_only=True)
+        return await run_async(diagnose(tx.dialect, self._options.schema, tx.downstream), tx)
+
+
+def run_effect(tx: SyncTx, effect: Callable[[Any], Any]) -> Any:
+    """Run the effect; see that the fence still stands when it is done."""
+    result = effect(tx.handle)
+    refuse_awaitable(result)
+    ensure_open(tx)
+    tx.flush()
+    return result
+
+
+async def run_effect_async(tx: AsyncTx, effect: Callable[[Any], Any]) -> Any:
+    """As :func:`run_effect`."""
+    awaitable = effect(tx.handle)
+    refuse_plain(awaitable)
+    result = await awaitable
+    ensure_open(tx)
+    await tx.flush()
+    return result
+
+
+def apply_once(options: Options, tx: SyncTx, write: Write, key: str, effect: Callable[[Any], Any]) -> Any:
+    """Run the effect unless its key was applied; the caller's transaction or savepoint is the unit."""
+    applied = run(options.guard_once(tx, write, key), tx)
+    if applied is not None:
+        return applied.result
+    text = dump_result(key, run_effect(tx, effect))
+    return run(store_result(options.dialect(tx.dialect), key, text), tx)
+
+
+async def apply_once_async(options: Options, tx: AsyncTx, write: Write, key: str, effect: Callable[[Any], Any]) -> Any:
+    """As :func:`apply_once`."""
+    applied = await run_async(options.guard_once(tx, write, key), tx)
+    if applied is not None:
+        return applied.result
+    text = dump_result(key, await run_effect_async(tx, effect))
+    return await run_async(store_result(options.dialect(tx.dialect), key, text), tx)

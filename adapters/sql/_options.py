@@ -1,0 +1,144 @@
+"""What a SQL guard was told: its options, checked once, and the plans that follow from them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import isawaitable, iscoroutine
+from typing import Any, get_args
+
+from adapters._tx import AsyncTx, Plan, SyncTx, transaction_of
+from adapters.sql._dialect import Dialect
+from adapters.sql._marks import raise_marks, take_write_lock
+from adapters.sql._once import Applied, check_key, claim_key
+from adapters.sql._postgresql import postgresql
+from adapters.sql._schema import check_schema
+from adapters.sql._sqlite import sqlite
+from fencing._law import OnMissing
+from fencing._token import Token
+from fencing.errors import NotInTransactionError
+
+_BUILDERS = {"postgresql": postgresql, "sqlite": sqlite}
+_LONGEST_TIMEOUT = 2**31 / 1000 - 1
+
+TRIES = 5
+"""How often an effect on an Engine or sessionmaker is run in all, if contention ends its transaction each time."""
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One fenced write: which resources, under which token, whose, and for which ``once=`` key."""
+
+    resources: tuple[str, ...]
+    token: Token
+    holder: str
+    once: str | None = None
+    fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.once is not None:
+            check_key(self.once, self.fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See :class:`adapters.sql.SqlGuard`."""
+
+    schema: str | None
+    on_missing: OnMissing
+    lock_timeout: float | None
+    bind: Any
+
+    def __post_init__(self) -> None:
+        check_schema(self.schema)
+        if self.on_missing not in get_args(OnMissing):
+            raise ValueError(f'on_missing= is "create" or "reject", not {self.on_missing!r}')
+        seconds = self.lock_timeout
+        if seconds is None:
+            return
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise TypeError(f"lock_timeout= takes seconds as a number, or None, not {type(seconds).__name__}")
+        if not math.isfinite(seconds) or not 0.001 <= seconds <= _LONGEST_TIMEOUT:
+            raise ValueError(
+                f"lock_timeout= is from 0.001 to {_LONGEST_TIMEOUT:.0f} seconds, not {seconds!r}; "
+                "None leaves the connection's own setting alone"
+            )
+
+    def transaction(self, target: Any, *, read_only: bool = False) -> SyncTx | AsyncTx:
+        """Return the open transaction of ``target``."""
+        return transaction_of(target, bind=self.bind, read_only=read_only)
+
+    def dialect(self, name: str) -> Dialect:
+        """Return the statements for a dialect."""
+        return _BUILDERS[name](self.schema, None if self.lock_timeout is None else round(self.lock_timeout * 1000))
+
+    def guard(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
+        """Show the token to the resources."""
+        return raise_marks(
+            self.dialect(tx.dialect), write.resources, write.token, write.holder, self.on_missing, tx.downstream
+        )
+
+    def raise_fence(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
+        """Raise the marks, making those that are missing whatever ``on_missing`` says: this is how marks are made."""
+        return raise_marks(
+            self.dialect(tx.dialect), write.resources, write.token, write.holder, "create", tx.downstream
+        )
+
+    def prepare(self, tx: SyncTx | AsyncTx) -> Plan[None]:
+        """What comes before a savepoint."""
+        return take_write_lock(self.dialect(tx.dialect))
+
+    def guard_once(self, tx: SyncTx | AsyncTx, write: Write, key: str) -> Plan[Applied | None]:
+        """Show the token first, then look whether the key was applied: a stale caller is refused even if it was."""
+        yield from self.guard(tx, write)
+        return (
+            yield from claim_key(
+                self.dialect(tx.dialect),
+                key,
+                write.fingerprint,
+                write.resources,
+                write.token,
+                write.holder,
+                tx.downstream,
+            )
+        )
+
+
+def ensure_open(tx: SyncTx | AsyncTx) -> None:
+    """Raise ``NotInTransactionError`` if the fence ended before the block did."""
+    if not tx.still_open():
+        raise NotInTransactionError(
+            f"{tx.downstream}: the transaction or savepoint ended, or failed, inside the fenced block, and the fence "
+            "with it: what was written after that is not fenced. Commit after the block",
+            downstream=tx.downstream,
+        )
+
+
+def refuse_awaitable(result: Any) -> None:
+    """Raise ``TypeError`` if the effect of a sync target was a coroutine function: it has not run."""
+    if isawaitable(result):
+        if iscoroutine(result):
+            result.close()
+        raise TypeError(
+            "the effect of a sync target returned an awaitable, which nobody would await; "
+            "pass a plain function, or an async connection, session or engine"
+        )
+
+
+def refuse_plain(result: Any) -> None:
+    """Raise ``TypeError`` if the effect of an async target was no coroutine function."""
+    if not isawaitable(result):
+        raise TypeError(
+            f"the effect of an async target must be an async function; it returned a {type(result).__name__}. "
+            "What it wrote is not committed"
+        )
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait before each further try: exponential with full jitter, so that two that met do not meet again."""
+    for attempt in range(TRIES - 1):
+        yield random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
