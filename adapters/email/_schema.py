@@ -1,0 +1,134 @@
+"""The outbox's tables. They stand in the database of the business data, so that a mail exists only if that
+transaction commits.
+
+Times are the database's: ``timestamptz`` on PostgreSQL; on SQLite, which has no such type, UTC text of fixed width
+(``2026-01-31 12:00:00.000000``), which sorts by time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    DateTime,
+    Dialect,
+    Engine,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from adapters.email._states import HELD, RECIPIENT_STATES, STATES, sql_list
+
+metadata = MetaData()
+"""The tables ``fencing_outbox``, ``fencing_outbox_recipient`` and ``fencing_outbox_event``, for Alembic's
+``target_metadata``."""
+
+_Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself for INTEGER PRIMARY KEY alone
+_Time = DateTime(timezone=True)
+
+outbox = Table(
+    "fencing_outbox",
+    metadata,
+    Column("id", _Id, Identity(always=True), primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("due_at", _Time, nullable=False, comment="not before; moves with every retry"),
+    Column("expires_at", _Time, comment="not after; null: no end"),
+    Column("policy", Text, nullable=False, comment="what happens when nobody knows whether it was sent"),
+    Column("mail_from", Text, nullable=False, comment="the sender in the envelope"),
+    Column("message_id", Text, nullable=False),
+    Column("content", Text, nullable=False, comment="digests of what the message says, part by part, as JSON"),
+    Column("message", LargeBinary, nullable=False, comment="the final bytes, without Bcc"),
+    Column("size", Integer, nullable=False, comment="bytes of message"),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # The newest claim. It stays after the end, so that an older token finds it.
+    Column("owner", Text),
+    Column("issuer", Text),
+    Column("lineage", Text),
+    Column("token", BigInteger),
+    Column("lease_until", _Time, comment="of a claimed or dispatching row; null otherwise"),
+    Column("dispatch", Text, comment="the newest hand-over to the transport"),
+    Column("last_error", Text),
+    Column("created_at", _Time, nullable=False),
+    Column("updated_at", _Time, nullable=False),
+    UniqueConstraint("key", name="fencing_outbox_key"),
+    CheckConstraint(f"state in {sql_list(STATES)}", name="fencing_outbox_state"),
+    CheckConstraint(f"(state in {sql_list(HELD)}) = (lease_until is not null)", name="fencing_outbox_lease"),
+    sqlite_autoincrement=True,  # an id is never used again: events outlive their row
+)
+
+# In the order of the claim, and with the waiting rows alone: one index that stays small however many were sent.
+Index(
+    "fencing_outbox_pending",
+    outbox.c.priority.desc(),
+    outbox.c.due_at,
+    outbox.c.id,
+    postgresql_where=outbox.c.state == "pending",
+    sqlite_where=outbox.c.state == "pending",
+)
+Index(
+    "fencing_outbox_held",
+    outbox.c.lease_until,
+    postgresql_where=outbox.c.state.in_(HELD),
+    sqlite_where=outbox.c.state.in_(HELD),
+)
+
+recipient = Table(
+    "fencing_outbox_recipient",
+    metadata,
+    Column("outbox_id", _Id, ForeignKey("fencing_outbox.id", ondelete="CASCADE"), primary_key=True),
+    Column("address", Text, primary_key=True),
+    Column("position", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reply", Text, comment="the server's last answer about this recipient"),
+    Column("deferred_by", Text, comment="the dispatch in which the server said: later"),
+    Column("updated_at", _Time, nullable=False),
+    CheckConstraint(f"state in {sql_list(RECIPIENT_STATES)}", name="fencing_outbox_recipient_state"),
+)
+
+event = Table(
+    "fencing_outbox_event",
+    metadata,
+    Column("id", _Id, Identity(always=True), primary_key=True),
+    # No foreign key: what happened stays when the row it happened to is purged.
+    Column("outbox_id", _Id, nullable=False),
+    Column("at", _Time, nullable=False),
+    Column("kind", Text, nullable=False, comment="put, claim (expired ones), dispatch (refused ones), settle, rescue"),
+    Column("actor", Text, nullable=False),
+    Column("token", Text, comment="issuer/lineage/value"),
+    Column("dispatch", Text),
+    Column("outcome", Text, nullable=False, comment="the state that it led to; lost: refused, the row was taken over"),
+    Column("detail", Text),
+    Index("fencing_outbox_event_row", "outbox_id", "id"),
+)
+
+
+def create_all(bind: Engine | Connection) -> None:
+    """Create the tables that are not there. For an AsyncEngine: ``await connection.run_sync(create_all)``."""
+    metadata.create_all(bind)
+
+
+def ddl(dialect: Dialect) -> str:
+    """The statements of :func:`create_all` as text, for migrations written by hand: ``ddl(engine.dialect)``."""
+    statements: list[Any] = []
+    for table in metadata.sorted_tables:
+        statements.append(CreateTable(table, if_not_exists=True))
+        statements.extend(
+            CreateIndex(index, if_not_exists=True) for index in sorted(table.indexes, key=lambda index: str(index.name))
+        )
+    return "".join(f"{str(statement.compile(dialect=dialect)).strip()};\n" for statement in statements)

@@ -1,0 +1,76 @@
+"""What the two dialects say differently: the clock, the lock that skips, the shape of a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+TABLES = "adapters.email.create_all(bind)"
+"""How the outbox's tables are made, for :class:`~fencing.errors.SchemaMissingError`."""
+
+IDLE_IN_TRANSACTION_MS = 20_000
+"""A relay that is stopped between two statements of a short transaction hides its rows for at most this long."""
+
+_SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now'{offset})"
+_SQLITE_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+
+
+def now(dialect: str) -> str:
+    """The present by the database's clock, as one scalar subquery, so that an index condition can use it."""
+    return "(select clock_timestamp())" if dialect == "postgresql" else _SQLITE_NOW.format(offset="")
+
+
+def after(dialect: str, parameter: str) -> str:
+    """The present plus ``:parameter`` seconds."""
+    if dialect == "postgresql":
+        return f"(select clock_timestamp() + make_interval(secs => cast(:{parameter} as double precision)))"
+    return _SQLITE_NOW.format(offset=f", :{parameter} || ' seconds'")
+
+
+def clock(dialect: str, *, durable: bool = False) -> str:
+    """A one-row source for ``update … from … as clock``: ``at`` is one reading of the clock for the whole statement.
+
+    On PostgreSQL it bounds how long this transaction may sit idle, and with ``durable`` makes its commit wait for the
+    disk whatever the session's setting: what must not be forgotten by a crash of the server.
+    """
+    if dialect != "postgresql":
+        return f"(select {now(dialect)} as at) as clock"
+    settings = f"set_config('idle_in_transaction_session_timeout', '{IDLE_IN_TRANSACTION_MS}', true) as bounded"
+    if durable:
+        settings += (
+            ", set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')"
+            " then 'on' else current_setting('synchronous_commit') end, true) as durable"
+        )
+    return f"(select clock_timestamp() as at, {settings}) as clock"
+
+
+def one_of(dialect: str, select: str) -> str:
+    """``id`` is one of those that ``select`` picks; rows that another relay has in hand are passed over.
+
+    As an array on PostgreSQL: evaluated once, where ``in (… for update skip locked)`` may be run again for each row.
+    SQLite has one writer at a time and nothing to skip.
+    """
+    return f"id = any(array({select} for update skip locked))" if dialect == "postgresql" else f"id in ({select})"
+
+
+def in_list(name: str, values: Iterable[Any]) -> tuple[str, dict[str, Any]]:
+    """``(:name0, :name1, …)`` and its parameters."""
+    params = {f"{name}{number}": value for number, value in enumerate(values)}
+    return "(" + ", ".join(f":{parameter}" for parameter in params) + ")", params
+
+
+def to_database(dialect: str, instant: datetime | None) -> datetime | str | None:
+    """An aware time as the dialect stores it."""
+    if instant is None or dialect == "postgresql":
+        return instant
+    return instant.astimezone(UTC).strftime(_SQLITE_FORMAT)
+
+
+def from_database(value: Any) -> datetime | None:
+    """A stored time as an aware one in UTC."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return datetime.strptime(value, _SQLITE_FORMAT).replace(tzinfo=UTC)
+    return value.astimezone(UTC) if isinstance(value, datetime) else None
