@@ -1,7 +1,8 @@
 """Fencing tokens that downstream systems enforce.
 
-A worker takes a lease, is paused, its lease expires, another takes over, the first wakes up and writes on. Only the system that it
-writes to can refuse, by looking at a number that grows with every claim. :func:`fenced_write` makes it look.
+A worker takes a lease, is paused, its lease expires, another takes over, the first wakes up and writes on. Only the
+system that it writes to can refuse, by looking at a number that grows with every claim. :func:`fenced_write` makes it
+look.
 """
 
 from fencing import errors

@@ -12,8 +12,8 @@ Severity = Literal["ok", "warning", "broken"]
 class Finding:
     """One result of one check.
 
-    ``severity``: ``"ok"``; ``"warning"``: a promise hangs on something that is not assured here; ``"broken"``: a promise does not
-    hold. ``breaks`` says which promise and how, ``remedy`` what to do; both empty when all is well.
+    ``severity``: ``"ok"``; ``"warning"``: a promise hangs on something that is not assured here; ``"broken"``: a
+    promise does not hold. ``breaks`` says which promise and how, ``remedy`` what to do; both empty when all is well.
     """
 
     check: str

@@ -28,7 +28,10 @@ OnMissing = Literal["create", "reject"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The high-water mark of a resource: the newest token seen, who brought it, and when (aware, the downstream's clock)."""
+    """The high-water mark of a resource:
+
+    the newest token seen, who brought it, and when (aware, the downstream's clock).
+    """
 
     token: Token
     holder: str

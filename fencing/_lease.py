@@ -32,8 +32,8 @@ def process_holder() -> str:
 class Lease:
     """A time-limited claim on ``name``, held by ``holder``, with the ``token`` that it was given.
 
-    ``lost`` is a :class:`threading.Event`, set once the lease is known to be gone: wait on it or look at it. Nothing here stops
-    a paused process; only the downstream that compares tokens can.
+    ``lost`` is a :class:`threading.Event`, set once the lease is known to be gone: wait on it or look at it. Nothing
+    here stops a paused process; only the downstream that compares tokens can.
     """
 
     def __init__(self, token: Token, name: str, holder: str, *, deadline: float) -> None:
@@ -77,11 +77,12 @@ class Lease:
     def ensure_not_ended(self) -> None:
         """Raise :class:`~fencing.errors.LeaseLostError` if the holder itself settled or released the lease.
 
-        The clock has no say here: only the downstream judges a write. But a thread that outlived its job must not write on.
+        The clock has no say here: only the downstream judges a write. But a thread that outlived its job must not
+        write on.
         """
         if self._ended:
             raise LeaseLostError(
-                f"the lease on {self.name!r} ({self.token}) was {self._ended}: nothing may be written under it any more",
+                f"the lease on {self.name!r} ({self.token}) was {self._ended}: nothing may be written under it",
                 presented=self.token,
                 holder=self.holder,
             )
@@ -118,12 +119,13 @@ def current_lease() -> Lease:
     """Return the lease of the running job or ``with app.lease(...)`` block.
 
     Raises :class:`~fencing.errors.NoLeaseError` outside of any (a thread pool inherits none) and
-    :class:`~fencing.errors.AmbiguousLeaseError` in a lease inside a job, where nobody but the caller knows which is meant.
+    :class:`~fencing.errors.AmbiguousLeaseError` in a lease inside a job, where nobody but the caller knows which is
+    meant.
     """
     held = _held.get()
     if not held:
         raise NoLeaseError(
-            "no job or lease is running here (a thread pool does not inherit its caller's): pass token=job or token=lease"
+            "no job or lease runs here (a thread pool does not inherit its caller's): pass token=job or token=lease"
         )
     if len(held) > 1:
         names = ", ".join(repr(lease.name) for lease in held)

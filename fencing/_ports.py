@@ -18,9 +18,9 @@ H_co = TypeVar("H_co", covariant=True)
 class Guard(Protocol[H_co]):
     """A downstream that enforces the law. ``resources`` come checked, without repeats and sorted.
 
-    ``open`` raises the marks (or refuses) and yields the handle through which the caller writes; check and write are one
-    atomic step. A guard may also have ``apply(resources, token, holder, effect, once, fingerprint)``, which runs the effect form
-    itself: to open, commit and retry a transaction, or to keep ``once=``.
+    ``open`` raises the marks (or refuses) and yields the handle through which the caller writes; check and write are
+    one atomic step. A guard may also have ``apply(resources, token, holder, effect, once, fingerprint)``, which runs
+    the effect form itself: to open, commit and retry a transaction, or to keep ``once=``.
     """
 
     @property

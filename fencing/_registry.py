@@ -1,7 +1,8 @@
 """Which guard stands for which target: entry points of the group ``fencing.guards``.
 
-An entry point's name is the top-level module of a class in the target's MRO (``sqlalchemy``, ``psycopg``, ``redis``); its value is a
-function ``guard_for(target)``. So an adapter, and its driver, is imported only once somebody writes through it.
+An entry point's name is the top-level module of a class in the target's MRO (``sqlalchemy``, ``psycopg``, ``redis``);
+its value is a function ``guard_for(target)``. So an adapter, and its driver, is imported only once somebody writes
+through it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _find(target: Any) -> Callable[[Any], Any]:
                 return _factories[name]
     raise TypeError(
         f"no guard knows how to fence a {type(target).__module__}.{type(target).__qualname__}; "
-        f"known libraries: {', '.join(sorted(known)) or 'none'}. Pass a connection, session or client of one of them, or a Guard"
+        f"known libraries: {', '.join(sorted(known)) or 'none'}. "
+        "Pass a connection, session or client of one of them, or a Guard"
     )
 
 
@@ -66,16 +68,19 @@ def _load_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
 def check_packages() -> None:
     """Raise ``ImportError`` if another distribution or a user's own folder stands where our packages should be.
 
-    Other distributions own the names ``scheduler`` and ``adapters`` on the package index, and they are common names for folders.
-    Looked at once, when the first target is resolved and by the console: it reads every installed distribution's file list.
+    Other distributions own the names ``scheduler`` and ``adapters`` on the package index, and they are common names
+    for folders. Looked at once, when the first target is resolved and by the console: it reads every installed
+    distribution's file list.
     """
     owners = importlib.metadata.packages_distributions()
     for package in _OWN_PACKAGES:
         others = sorted(set(owners.get(package, [])) - {_OWN_DISTRIBUTION})
         if others:
             raise ImportError(
-                f"the package {package!r} belongs to both {_OWN_DISTRIBUTION} and {', '.join(others)}, which overwrite each other's "
-                f"files: uninstall {', '.join(others)} and reinstall {_OWN_DISTRIBUTION}, or use an environment of its own"
+                f"the package {package!r} belongs to both {_OWN_DISTRIBUTION} and {', '.join(others)}, "
+                "which overwrite each other's "
+                f"files: uninstall {', '.join(others)} and reinstall {_OWN_DISTRIBUTION}, "
+                "or use an environment of its own"
             )
     ours = Path(__file__).resolve().parent.parent
     for package in _OWN_PACKAGES:

@@ -103,19 +103,21 @@ def fenced_write(
 ) -> Any:
     """Write to ``target`` only if no newer token has been seen for the resources.
 
-    As a context manager (``async with`` for an async target) it shows the token to the downstream, then yields the handle to
-    write through: the connection or session itself for SQL, a recorder of commands for Redis. In SQL the fence lasts until the
-    transaction or savepoint ends; leaving the block flushes a Session and never commits.
+    As a context manager (``async with`` for an async target) it shows the token to the downstream, then yields the
+    handle to write through: the connection or session itself for SQL, a recorder of commands for Redis. In SQL the
+    fence lasts until the transaction or savepoint ends; leaving the block flushes a Session and never commits.
 
-    With ``effect=f`` it returns what ``f(handle)`` returned (awaitable for an async target). An Engine or sessionmaker is taken in this
-    form only: the transaction is opened, committed and, on contention only, retried. ``once=KEY`` (SQL) applies the effect at most once
-    for the key, over all attempts, holders and replays, and returns the stored JSON result afterwards; the token is judged first.
-    ``fingerprint`` says what the key stands for (default: the sorted resources).
+    With ``effect=f`` it returns what ``f(handle)`` returned (awaitable for an async target). An Engine or
+    sessionmaker is taken in this form only: the transaction is opened, committed and, on contention only, retried.
+    ``once=KEY`` (SQL) applies the effect at most once for the key, over all attempts, holders and replays, and
+    returns the stored JSON result afterwards; the token is judged first. ``fingerprint`` says what the key stands for
+    (default: the sorted resources).
 
     ``token=None`` takes the running job's or lease's; otherwise a :class:`Token` or anything with a ``.token``.
 
-    Raises :class:`~fencing.errors.FenceRejected` (nothing written; final for this token), :class:`~fencing.errors.ContentionError`
-    (nothing written; may be tried again), :class:`~fencing.errors.OutcomeUnknownError`, and the other errors of the tree as they say.
+    Raises :class:`~fencing.errors.FenceRejected` (nothing written; final for this token),
+    :class:`~fencing.errors.ContentionError` (nothing written; may be tried again),
+    :class:`~fencing.errors.OutcomeUnknownError`, and the other errors of the tree as they say.
     """
     resources = check_resources((resource, *more))
     if effect is None and (once is not None or fingerprint is not None):
@@ -138,8 +140,8 @@ def fenced_write(
 def raise_fence(target: Any, resource: str, /, *more: str, token: Any = None) -> Any:
     """Raise the resources' marks to the token without writing, making those that are missing.
 
-    Afterwards no older holder can write to them, even if this one has not written yet. An Engine will do: it is given a short transaction of
-    its own. Awaitable for an async target. Raises as :func:`fenced_write`.
+    Afterwards no older holder can write to them, even if this one has not written yet. An Engine will do: it is given
+    a short transaction of its own. Awaitable for an async target. Raises as :func:`fenced_write`.
     """
     resources = check_resources((resource, *more))
     guard = guard_for(target)
@@ -167,8 +169,8 @@ def read_mark(target: Any, resource: str, /) -> Any:
 def resolve_token(token: Any) -> tuple[Token, str]:
     """Return the token that is meant and its holder's name.
 
-    ``None`` means the running job's or lease's. A lease that its holder settled or released is refused here (a thread that outlived its job); one
-    that merely ran out is not: the downstream judges that.
+    ``None`` means the running job's or lease's. A lease that its holder settled or released is refused here (a thread
+    that outlived its job); one that merely ran out is not: the downstream judges that.
     """
     if token is None:
         token = current_lease()

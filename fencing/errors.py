@@ -77,8 +77,11 @@ def _rebuild(kind: type[FencingError], message: str, facts: dict[str, Any]) -> F
     return error
 
 
-class FenceRejected(FencingError):  # noqa: N818 - the public name; a verdict more than a fault
-    """The downstream looked at the token and refused. Nothing was written; final for this token: do not retry under it."""
+class FenceRejected(FencingError):
+    """The downstream looked at the token and refused.
+
+    Nothing was written; final for this token: do not retry under it.
+    """
 
 
 class StaleTokenError(FenceRejected):
@@ -135,7 +138,10 @@ class LeaseUnavailableError(FencingError):
 
 
 class KeyConflictError(FencingError):
-    """The idempotency key was used before with other content. ``key`` is the key, ``differs`` says what is not the same."""
+    """The idempotency key was used before with other content.
+
+    ``key`` is the key, ``differs`` says what is not the same.
+    """
 
     key: str
     differs: str

@@ -51,8 +51,8 @@ class _Process:
 class Scheduler:
     """A scheduler over PostgreSQL whose every claim carries a fencing token.
 
-    ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``: where its tables are; two
-    schedulers in one database use two. Nothing connects before it is needed.
+    ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``:
+    where its tables are; two schedulers in one database use two. Nothing connects before it is needed.
     """
 
     def __init__(self, dsn: str | None = None, schema: str = "fencing") -> None:
@@ -78,10 +78,11 @@ class Scheduler:
     ) -> Callable[[Handler], Handler]:
         """Register the decorated function (``def`` or ``async def``) as the handler of a task.
 
-        ``lease``: seconds without a sign of life after which another worker takes the job over; it is renewed while the handler runs.
-        ``fences``: ``lambda job: [(target, resource), …]``; these marks are raised before the handler's first line, so that what it reads can no
-        longer change under it by an older holder. A job that meets another live holder there is given back and counted as *yielded*;
-        after ``max_yields`` of these it is dead, ``starved``. ``preempt=True`` takes the resource over instead.
+        ``lease``: seconds without a sign of life after which another worker takes the job over; it is renewed while
+        the handler runs. ``fences``: ``lambda job: [(target, resource), …]``; these marks are raised before the
+        handler's first line, so that what it reads can no longer change under it by an older holder. A job that meets
+        another live holder there is given back and counted as *yielded*; after ``max_yields`` of these it is dead,
+        ``starved``. ``preempt=True`` takes the resource over instead.
         """
 
         def register(handler: Handler) -> Handler:
@@ -118,12 +119,14 @@ class Scheduler:
     ) -> Schedule:
         """Declare that ``task`` runs at every occurrence of the cron text ``expr`` on the wall clock of zone ``tz``.
 
-        Stored when a worker starts (or by :meth:`sync_schedules`); each due occurrence becomes at most one job, however many processes declare
-        and run it. A changed declaration begins when it is stored: an edit never fires the past. The rule's options are those of
-        :class:`Schedule`; ``catch_up``, ``catch_up_limit`` and ``grace`` say what becomes of occurrences that were missed while no worker ran.
-        ``overlap``: occurrences do not look at whether the one before still runs (``"allow"``).
+        Stored when a worker starts (or by :meth:`sync_schedules`); each due occurrence becomes at most one job,
+        however many processes declare and run it. A changed declaration begins when it is stored: an edit never fires
+        the past. The rule's options are those of :class:`Schedule`; ``catch_up``, ``catch_up_limit`` and ``grace``
+        say what becomes of occurrences that were missed while no worker ran. ``overlap``: occurrences do not look at
+        whether the one before still runs (``"allow"``).
 
-        Raises :class:`ScheduleError` that shows the place of a mistake in ``expr`` or ``tz``, :class:`UnknownTaskError` for the task.
+        Raises :class:`ScheduleError` that shows the place of a mistake in ``expr`` or ``tz``,
+        :class:`UnknownTaskError` for the task.
         """
         check_name("schedule", name)
         if overlap != "allow":
@@ -162,7 +165,8 @@ class Scheduler:
         return rule
 
     def add_service(self, service: Service) -> None:
-        """Run ``service.run(stop)`` on a thread of its own inside every worker of this process, for example an outbox relay."""
+        """Run ``service.run(stop)`` on a thread of its own inside every worker of this process, for example an outbox
+        relay."""
         self._services.append(service)
 
     # -- what the application asks for
@@ -180,11 +184,13 @@ class Scheduler:
     ) -> Any:
         """Enqueue a job; return :class:`Enqueued` (created, id), awaitable for an async ``connection``.
 
-        With ``connection=`` (psycopg, or a SQLAlchemy connection or session over psycopg) the job exists if and only if the caller's transaction
-        commits. ``key``: while a job with that key is alive (ready or leased), no second one is made and its id is returned.
-        ``due_at``: aware, None for now by the database's clock. Higher ``priority`` runs first within a queue.
+        With ``connection=`` (psycopg, or a SQLAlchemy connection or session over psycopg) the job exists if and only
+        if the caller's transaction commits. ``key``: while a job with that key is alive (ready or leased), no second
+        one is made and its id is returned. ``due_at``: aware, None for now by the database's clock. Higher
+        ``priority`` runs first within a queue.
 
-        Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is written then.
+        Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is
+        written then.
         """
         parameters = {
             "task": self._known_task(task),
@@ -221,9 +227,9 @@ class Scheduler:
     def lease(self, name: str, *, ttl: float, wait: float = 0) -> AbstractContextManager[Lease]:
         """Hold the named lease for the ``with`` block, renewed in the background, released by its token at the end.
 
-        For work that another scheduler starts (Celery, cron, Kubernetes): ``fenced_write()`` inside takes its token by itself. ``ttl``: seconds after
-        which it runs out once this process no longer renews it. ``wait``: seconds to wait for another holder.
-        Raises :class:`~fencing.errors.LeaseUnavailableError` when the wait is over.
+        For work that another scheduler starts (Celery, cron, Kubernetes): ``fenced_write()`` inside takes its token
+        by itself. ``ttl``: seconds after which it runs out once this process no longer renews it. ``wait``: seconds
+        to wait for another holder. Raises :class:`~fencing.errors.LeaseUnavailableError` when the wait is over.
         """
         return self._here().leases.hold(name, ttl, wait)
 
@@ -236,10 +242,12 @@ class Scheduler:
         batch: int | None = None,
         stop: threading.Event | None = None,
     ) -> Counts:
-        """Work until ``stop`` is set or, on the main thread, SIGTERM or SIGINT arrives; then drain and return what was done.
+        """Work until ``stop`` is set or, on the main thread, SIGTERM or SIGINT arrives; then drain and return what
+        was done.
 
-        ``concurrency``: handlers at the same time, each on a thread. ``batch``: the most jobs one claim takes (default 100). Draining stops
-        claiming, gives back what has not started and lets running jobs finish, their leases renewed; a second signal leaves them to expire.
+        ``concurrency``: handlers at the same time, each on a thread. ``batch``: the most jobs one claim takes
+        (default 100). Draining stops claiming, gives back what has not started and lets running jobs finish, their
+        leases renewed; a second signal leaves them to expire.
         """
         stop = stop or threading.Event()
         worker = self._worker(queues, concurrency, batch)
@@ -252,7 +260,8 @@ class Scheduler:
             return worker.drain()
 
     def run_until_idle(self, queues: Sequence[str] = ("default",), concurrency: int = 4) -> Counts:
-        """Claim and run what is due, occurrences of schedules included, then return what was done. For tests and scripts.
+        """Claim and run what is due, occurrences of schedules included, then return what was done. For tests and
+        scripts.
 
         What a retry or a yield put off to a later time is not waited for.
         """
@@ -269,12 +278,18 @@ class Scheduler:
         return worker.counts
 
     def migrate(self, issuer: str | None = None) -> list[str]:
-        """Create or update the tables; return the names of the migrations that were applied. See ``fencing migrate``."""
+        """Create or update the tables; return the names of the migrations that were applied.
+
+        See ``fencing migrate``.
+        """
         with self._here().link.use("migrate") as connection:
             return _migrate.migrate(connection, self._statements, issuer)
 
     def sync_schedules(self) -> dict[str, str]:
-        """Store the declared schedules; return ``added``, ``changed`` or ``unchanged`` for each. A worker does this when it starts."""
+        """Store the declared schedules; return ``added``, ``changed`` or ``unchanged`` for each.
+
+        A worker does this when it starts.
+        """
         here = self._here()
         with here.link.use("store schedules") as connection:
             return {
@@ -297,7 +312,8 @@ class Scheduler:
         if name not in self._tasks:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise UnknownTaskError(
-                f"no task {name!r} is registered with this scheduler (known: {known}); import the module that registers it"
+                f"no task {name!r} is registered with this scheduler (known: {known}); "
+                "import the module that registers it"
             )
         return name
 

@@ -24,8 +24,9 @@ def plan_catch_up(
 ) -> list[Planned]:
     """Say of each occurrence, in order, whether it becomes a job.
 
-    Late is what was due more than ``grace`` before ``now`` (None: a minute). What is not late always runs. Of the late ones ``none`` runs nothing,
-    ``latest`` the newest unless a later one runs anyway, ``all`` the newest ``limit``. The rest is skipped with the reason.
+    Late is what was due more than ``grace`` before ``now`` (None: a minute). What is not late always runs. Of the
+    late ones ``none`` runs nothing, ``latest`` the newest unless a later one runs anyway, ``all`` the newest
+    ``limit``. The rest is skipped with the reason.
     """
     horizon = now - (timedelta(minutes=1) if grace is None else grace)
     late = [one for one in occurrences if one.due_at < horizon]

@@ -46,7 +46,8 @@ class Claimer:
         wanted = room(self._threads, len(work.waiting), work.running, work.per_second, self._batch, self._shortest)
         if not wanted:
             return self._poll
-        # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the database's.
+        # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
+        # database's.
         sent = lease_clock()
         with self._link.use("claim") as connection:
             issuer, jobs = self._claim(connection, wanted)

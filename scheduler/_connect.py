@@ -1,4 +1,5 @@
-"""Connections to the scheduler's database, their settings, and the one place where the driver's errors are translated."""
+"""Connections to the scheduler's database, their settings, and the one place where the driver's errors are
+translated."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ _NETWORK = {
     "tcp_user_timeout": "10000",
 }
 
-# Plans are part of the contract: generic (the claim's parameters say nothing about the data) and on the indexes, also right after
-# a bulk load. A worker that is stopped inside a transaction must not hide its rows from the others. A token must not leave before it is durable:
-# synchronous_commit is raised where it was off, and left alone where it is stronger.
+# Plans are part of the contract: generic (the claim's parameters say nothing about the data) and on the indexes, also
+# right after a bulk load. A worker that is stopped inside a transaction must not hide its rows from the others. A
+# token must not leave before it is durable: synchronous_commit is raised where it was off, and left alone where it is
+# stronger.
 _SETTINGS = """
 select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
     set_config('jit', 'off', false), set_config('idle_in_transaction_session_timeout', '10s', false),

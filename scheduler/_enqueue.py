@@ -16,7 +16,10 @@ from scheduler._job import Enqueued
 from scheduler._sql import Statements
 
 MAX_ARGS = 1 << 20
-"""The largest payload, in bytes of JSON. Larger things belong in a table or a bucket of their own, and their name in the payload."""
+"""The largest payload, in bytes of JSON.
+
+Larger things belong in a table or a bucket of their own, and their name in the payload.
+"""
 
 _TRIES = 5
 
@@ -83,7 +86,8 @@ def enqueue(connection: Any, statements: Statements, parameters: dict[str, Any])
 
 
 def _through_sqlalchemy(connection: Any, text: str, parameters: dict[str, Any]) -> Enqueued:
-    # A Session is asked for its connection; a Connection has no such method. Both begin their transaction by themselves.
+    # A Session is asked for its connection; a Connection has no such method. Both begin their transaction by
+    # themselves.
     core = connection.connection() if callable(getattr(connection, "connection", None)) else connection
     if not hasattr(core, "exec_driver_sql"):
         raise TypeError(
@@ -91,7 +95,8 @@ def _through_sqlalchemy(connection: Any, text: str, parameters: dict[str, Any]) 
         )
     if core.dialect.driver != "psycopg":
         raise TypeError(
-            f"connection= takes a connection over psycopg, not over {core.dialect.name}+{core.dialect.driver}: the job has to be "
+            f"connection= takes a connection over psycopg, not over {core.dialect.name}+{core.dialect.driver}: "
+            "the job has to be "
             "written in the scheduler's own database"
         )
 

@@ -16,7 +16,10 @@ STUCK_AFTER = 10
 
 
 class Heart:
-    """Renews every lease that has lost a third of its time. A thread of its own: a handler that blocks must not stop it."""
+    """Renews every lease that has lost a third of its time.
+
+    A thread of its own: a handler that blocks must not stop it.
+    """
 
     def __init__(self, link: Link, statements: Statements, work: Work, owner: str, interval: float) -> None:
         self._link = link
@@ -54,7 +57,8 @@ class Heart:
 
 
 class Watch:
-    """Sets ``lost`` on leases that ran out by this process's own clock, whether or not the database answers; reports stuck jobs."""
+    """Sets ``lost`` on leases that ran out by this process's own clock, whether or not the database answers; reports
+    stuck jobs."""
 
     def __init__(self, work: Work) -> None:
         self._work = work

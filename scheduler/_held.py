@@ -44,8 +44,9 @@ class Counts:
 class Work:
     """The worker's shared state: waiting → running → ended → settled.
 
-    The two deques are popped and appended without a lock (each operation is atomic); ``arrived`` and ``ended_some`` only wake
-    whoever sleeps. ``held`` keeps every job by token until its settlement is confirmed, so that its lease is renewed for so long.
+    The two deques are popped and appended without a lock (each operation is atomic); ``arrived`` and ``ended_some``
+    only wake whoever sleeps. ``held`` keeps every job by token until its settlement is confirmed, so that its lease
+    is renewed for so long.
     """
 
     waiting: deque[Held] = field(default_factory=deque)

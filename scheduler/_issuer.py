@@ -1,9 +1,10 @@
 """The issuer: tokens that never repeat and never fall, whatever happens to the server below.
 
-A sequence alone repeats numbers after ``kill -9`` with asynchronous commit, on a promoted standby, after a restored backup. So the
-issuer remembers what the server was when it last issued (:func:`identity` in the schema). When that differs, the sequence is moved
-above everything that any server with this data can have issued: to the clock's milliseconds since 2025 times 2048, which claims at less
-than 2,048 a millisecond never overtake. A new lineage tells apart what two such servers issue in the same instant.
+A sequence alone repeats numbers after ``kill -9`` with asynchronous commit, on a promoted standby, after a restored
+backup. So the issuer remembers what the server was when it last issued (:func:`identity` in the schema). When that
+differs, the sequence is moved above everything that any server with this data can have issued: to the clock's
+milliseconds since 2025 times 2048, which claims at less than 2,048 a millisecond never overtake. A new lineage tells
+apart what two such servers issue in the same instant.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class IssuerState:
 
 
 def clock_floor(clock_ms: int, floor: int) -> int:
-    """Return the first token of a lineage that begins at ``clock_ms`` (milliseconds since 2025-01-01, by the database's clock).
+    """Return the first token of a lineage that begins at ``clock_ms`` (milliseconds since 2025-01-01, by the
+    database's clock).
 
-    Raises :class:`IssuerError` for a clock more than a year past the last change (a wrong clock would use up the numbers for good) or
-    beyond the range.
+    Raises :class:`IssuerError` for a clock more than a year past the last change (a wrong clock would use up the
+    numbers for good) or beyond the range.
     """
     seed = max(clock_ms, 0) << SHIFT
     if seed >= LIMIT:
@@ -53,7 +55,8 @@ def clock_floor(clock_ms: int, floor: int) -> int:
     if floor and seed > floor + (_YEAR_MS << SHIFT):
         raise IssuerError(
             "the database's clock is more than a year past the issuer's last change. If the clock is right, run "
-            "`fencing issuer bump --reason 'clock checked'`; if not, set the clock first: a wrong floor cannot be taken back"
+            "`fencing issuer bump --reason 'clock checked'`; if not, set the clock first: "
+            "a wrong floor cannot be taken back"
         )
     return seed
 
@@ -81,7 +84,8 @@ def ensure_current(connection: Connection, statements: Statements) -> bool:
 
 
 def change(connection: Connection, statements: Statements, floor: int, above: int = 1) -> int:
-    """Write a new lineage whose tokens start at ``floor``, or ``above`` the sequence's last, and return where it starts."""
+    """Write a new lineage whose tokens start at ``floor``, or ``above`` the sequence's last, and return where it
+    starts."""
     row = connection.execute(statements["issuer_change"], {"floor": floor, "above": above}).fetchone()
     if row is None:
         raise NotMigratedError("the issuer was never installed; run `fencing migrate`")

@@ -13,9 +13,10 @@ from fencing import Lease, Token
 class Job:
     """One attempt of a job.
 
-    ``args`` as enqueued; ``due_at`` (aware) when this attempt was due; ``attempt`` counts from 1; ``lease`` is this attempt's, with
-    ``remaining()``, ``ensure()`` and ``lost``; ``nominal`` is the local time that a schedule's rule named (naive), None without a schedule.
-    ``key`` names the job for idempotency over all its attempts and replays: the one it was enqueued with, or ``job/ID``.
+    ``args`` as enqueued; ``due_at`` (aware) when this attempt was due; ``attempt`` counts from 1; ``lease`` is this
+    attempt's, with ``remaining()``, ``ensure()`` and ``lost``; ``nominal`` is the local time that a schedule's rule
+    named (naive), None without a schedule. ``key`` names the job for idempotency over all its attempts and replays:
+    the one it was enqueued with, or ``job/ID``.
     """
 
     id: int

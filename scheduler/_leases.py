@@ -20,7 +20,10 @@ from scheduler._store import Taken
 from scheduler._tasks import MAX_LEASE, MIN_LEASE, check_name
 
 TICK = 0.25
-"""Seconds between two looks at the held leases: a third of the shortest lease that can be asked for lies well above it."""
+"""Seconds between two looks at the held leases:
+
+a third of the shortest lease that can be asked for lies well above it.
+"""
 
 
 class Leases:

@@ -18,8 +18,9 @@ MAX_BACKOFF = 5.0
 class Loop:
     """A thread that calls ``run_once`` until it is told to stop.
 
-    ``run_once`` returns the seconds to wait before the next run, or None for ``interval``; :meth:`wake` cuts the wait short. An exception is logged
-    and the service goes on after a growing, jittered wait: a restart of the server in the middle of a sweep ends no loop.
+    ``run_once`` returns the seconds to wait before the next run, or None for ``interval``; :meth:`wake` cuts the wait
+    short. An exception is logged and the service goes on after a growing, jittered wait: a restart of the server in
+    the middle of a sweep ends no loop.
     """
 
     def __init__(self, name: str, run_once: Callable[[], float | None], interval: float) -> None:

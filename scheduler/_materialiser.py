@@ -43,7 +43,8 @@ class Row(NamedTuple):
 
 
 class Materialiser:
-    """Locks the schedules that are due, asks each for its occurrences up to the horizon and writes ledger and jobs in one transaction."""
+    """Locks the schedules that are due, asks each for its occurrences up to the horizon and writes ledger and jobs in
+    one transaction."""
 
     def __init__(self, link: Link, statements: Statements, horizon: float = HORIZON) -> None:
         self._link = link
@@ -82,11 +83,15 @@ class Materialiser:
 
     @staticmethod
     def _knows_zone(row: Row) -> bool:
-        """Refuse to compute from older zone data than the schedule was computed from: other processes would disagree."""
+        """Refuse to compute from older zone data than the schedule was computed from:
+
+        other processes would disagree.
+        """
         if row.zone_hash == zone_hash(row.definition["tz"]) or row.zone_version <= zone_data_version():
             return True
         log.error(
-            "schedule %r was computed from zone data %s, this process has %s and leaves it alone: update the tzdata package",
+            "schedule %r was computed from zone data %s, this process has %s and leaves it alone: "
+            "update the tzdata package",
             row.name,
             row.zone_version,
             zone_data_version(),
@@ -97,7 +102,8 @@ class Materialiser:
         """Return what becomes of each occurrence up to the horizon, and where the cursor moves."""
         until = row.now + timedelta(seconds=self._horizon)
         rule = stored_rule(row.name, row.definition)
-        # Some more than one transaction takes, so that which late ones are the newest is known before the first is written.
+        # Some more than one transaction takes, so that which late ones are the newest is known before the first is
+        # written.
         occurrences = rule.occurrences(row.materialised_until, until, limit=MOST + row.catch_up_limit)
         grace = None if row.grace is None else timedelta(seconds=row.grace)
         planned = plan_catch_up(occurrences, row.now, row.catch_up, row.catch_up_limit, grace)[:MOST]

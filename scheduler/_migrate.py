@@ -16,8 +16,9 @@ _ISSUER = re.compile(r"[a-z0-9._-]{1,54}", re.ASCII)
 def migrate(connection: Connection, statements: Statements, issuer: str | None = None) -> list[str]:
     """Create or update the scheduler's schema; return the names of the migrations that were applied.
 
-    ``issuer`` names the issuer at install (default: the schema's name). A random suffix is added, so that the tokens of two installs, say
-    of staging and production, are never compared. Safe to run from many processes at once: they take turns.
+    ``issuer`` names the issuer at install (default: the schema's name). A random suffix is added, so that the tokens
+    of two installs, say of staging and production, are never compared. Safe to run from many processes at once: they
+    take turns.
     """
     name = issuer or statements.schema.replace("_", "-").strip("-")
     if not _ISSUER.fullmatch(name):
@@ -58,7 +59,8 @@ def _install_issuer(connection: Connection, statements: Statements, name: str) -
     connection.execute(
         statements.fill(
             "insert into {schema}.issuer (name, lineage, identity, floor, changed_at) "
-            "select %s, gen_random_uuid()::text, {schema}.identity(), setval({token_literal}, %s, false), {schema}.clock()"
+            "select %s, gen_random_uuid()::text, {schema}.identity(), "
+            "setval({token_literal}, %s, false), {schema}.clock()"
         ),
         (name, floor),
     )

@@ -1,4 +1,7 @@
-"""The scheduler's statements as functions over a connection. Nothing here decides; that is in the SQL and in the pure modules."""
+"""The scheduler's statements as functions over a connection.
+
+Nothing here decides; that is in the SQL and in the pure modules.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class Claim:
         self._fixed = {"owner": owner, "tasks": list(leases), "leases": [float(seconds) for seconds in leases.values()]}
 
     def __call__(self, connection: Connection, batch: int) -> tuple[str, list[Claimed]]:
-        """Return the issuer's name and up to ``batch`` jobs, their tokens rising. The tokens are durable when this returns."""
+        """Return the issuer's name and up to ``batch`` jobs, their tokens rising.
+
+        The tokens are durable when this returns.
+        """
         parameters = {**self._fixed, "batch": batch}
         for _ in range(3):
             rows = connection.execute(self._text, parameters).fetchall()
@@ -49,7 +55,10 @@ def _restless() -> IssuerError:
 def settle(
     connection: Connection, statements: Statements, owner: str, settlements: Sequence[Settlement]
 ) -> dict[int, Settled]:
-    """Settle a batch in one transaction; return what became of each, by token. May be asked again after a lost reply."""
+    """Settle a batch in one transaction; return what became of each, by token.
+
+    May be asked again after a lost reply.
+    """
     completed = [one for one in settlements if one.state == "completed"]
     others = [one for one in settlements if one.state != "completed"]
     found: set[int] = set()

@@ -13,7 +13,8 @@ from scheduler._sql import Statements
 
 
 class Rescuer:
-    """Sweeps the queues and tasks that this worker can run itself; what it does not know stays visible and is never dropped."""
+    """Sweeps the queues and tasks that this worker can run itself; what it does not know stays visible and is never
+    dropped."""
 
     def __init__(
         self,

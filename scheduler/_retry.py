@@ -11,9 +11,10 @@ from dataclasses import dataclass
 class Retry:
     """How often and how soon: exponential backoff with full jitter.
 
-    The wait before attempt n + 1 is drawn evenly from 0 to ``min(cap, base * 2**(n - 1))`` seconds, so that jobs which failed together do
-    not come back together (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog 2015). ``max_attempts`` counts every start, also
-    one whose lease ran out; a job that kills its worker each time ends ``dead`` too.
+    The wait before attempt n + 1 is drawn evenly from 0 to ``min(cap, base * 2**(n - 1))`` seconds, so that jobs
+    which failed together do not come back together (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture
+    Blog 2015). ``max_attempts`` counts every start, also one whose lease ran out; a job that kills its worker each
+    time ends ``dead`` too.
 
     Raises ``ValueError`` for ``max_attempts`` below 1 or a ``base`` or ``cap`` that is negative or no number.
     """
@@ -40,7 +41,10 @@ _RNG = random.Random()
 
 @dataclass(frozen=True, slots=True)
 class RetryIn:
-    """Returned by a handler: this attempt failed, try again after ``seconds``. At ``max_attempts`` the job is dead all the same."""
+    """Returned by a handler:
+
+    this attempt failed, try again after ``seconds``. At ``max_attempts`` the job is dead all the same.
+    """
 
     seconds: float
     reason: str = ""

@@ -154,7 +154,8 @@ class Runner:
     def _stale(self, held: Held, exc: StaleTokenError) -> Settlement:
         """A stale write under a live lease: another job took the resource. The job comes back under a new token.
 
-        If the lease is gone, the settlement is refused anyway. A refusal of somebody else's token is an error like any other.
+        If the lease is gone, the settlement is refused anyway. A refusal of somebody else's token is an error like
+        any other.
         """
         if exc.presented != held.lease.token:
             return self._failed(held, exc)

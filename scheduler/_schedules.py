@@ -113,7 +113,8 @@ def next_after(rule: Schedule, moment: datetime) -> datetime | None:
 def store(connection: Connection, statements: Statements, declared: Declared, actor: str) -> str:
     """Store a declared schedule; return ``"added"``, ``"changed"`` or ``"unchanged"``.
 
-    An equal definition changes nothing, whoever brings it. A new or changed one begins now: it never fires the past. A change is audited.
+    An equal definition changes nothing, whoever brings it. A new or changed one begins now: it never fires the past.
+    A change is audited.
     """
     parameters = declared.parameters()
     with connection.transaction():

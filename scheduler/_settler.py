@@ -34,7 +34,10 @@ class Settler:
         return not self._batch and not self._work.ended
 
     def run_once(self) -> float | None:
-        """Settle one batch. An error leaves the batch to be sent again; the database tells what it had already taken."""
+        """Settle one batch.
+
+        An error leaves the batch to be sent again; the database tells what it had already taken.
+        """
         work = self._work
         work.ended_some.clear()
         while work.ended and len(self._batch) < MAX_BATCH:

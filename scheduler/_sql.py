@@ -16,7 +16,10 @@ _PLACE = re.compile(r"\{([a-z_]+)\}")
 
 
 class Statements:
-    """All statements for one schema. ``schema`` is a plain lower-case identifier of at most 40 characters (``ValueError`` otherwise)."""
+    """All statements for one schema.
+
+    ``schema`` is a plain lower-case identifier of at most 40 characters (``ValueError`` otherwise).
+    """
 
     def __init__(self, schema: str) -> None:
         if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 State = Literal["ready", "leased", "completed", "dead", "cancelled"]
-"""``ready``: waiting for its due time or a worker. ``leased``: a worker holds it. The others are final, but ``dead`` can be replayed."""
+"""``ready``:
+
+waiting for its due time or a worker. ``leased``: a worker holds it. The others are final, but ``dead`` can be
+replayed.
+"""
 
 Outcome = Literal["completed", "retried", "dead", "expired", "yielded", "returned", "cancelled"]
-"""How an attempt ended. ``expired``: its lease ran out. ``yielded``: another live holder had the resource, not counted as an attempt.
-``returned``: given back unstarted when the worker stopped, not counted either."""
+"""How an attempt ended.
+
+``expired``: its lease ran out. ``yielded``: another live holder had the resource, not counted as an attempt.
+``returned``: given back unstarted when the worker stopped, not counted either.
+"""
 
 STATES: tuple[State, ...] = get_args(State)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

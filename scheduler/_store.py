@@ -42,7 +42,10 @@ class Rescued(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The answer to an attempt to acquire a named lease. ``token`` is None while ``holder`` has it for ``free_in`` seconds more."""
+    """The answer to an attempt to acquire a named lease.
+
+    ``token`` is None while ``holder`` has it for ``free_in`` seconds more.
+    """
 
     issuer: str
     token: int | None

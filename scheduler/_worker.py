@@ -120,7 +120,8 @@ class Worker:
         return self._claimer.dry and not work.waiting and not work.held and self._settler.empty
 
     def drain(self) -> Counts:
-        """Stop claiming, give back what has not started, let running jobs finish and settle them; heartbeats go on until then."""
+        """Stop claiming, give back what has not started, let running jobs finish and settle them; heartbeats go on
+        until then."""
         work = self.work
         work.draining = True
         self._stop_services.set()

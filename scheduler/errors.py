@@ -62,8 +62,8 @@ class DatabaseError(FencingError):
 class DatabaseUnavailableError(DatabaseError):
     """The scheduler's database cannot be reached, or the connection was lost in the middle of a statement.
 
-    For a single statement that was sent, the outcome is unknown: a claim whose reply was lost runs out and is rescued, a
-    settlement may be sent again.
+    For a single statement that was sent, the outcome is unknown: a claim whose reply was lost runs out and is
+    rescued, a settlement may be sent again.
     """
 
 

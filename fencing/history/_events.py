@@ -27,15 +27,19 @@ Kind = Literal[
 """What happened. ``raise`` is a raised fence; ``note`` is a remark for the reader."""
 
 Outcome = Literal["accepted", "repeated", "refused", "unknown", "contention", "failed", "lost", "done"]
-"""How it ended. ``accepted`` by a downstream in the caller's transaction means: accepted if that transaction commits."""
+"""How it ended.
+
+``accepted`` by a downstream in the caller's transaction means: accepted if that transaction commits.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened.
 
-    ``began`` and ``ended`` are nanoseconds of ``CLOCK_MONOTONIC``: comparable between the processes of one machine since its start, and
-    nothing else. ``wall`` is the time of day, in nanoseconds since 1970, for people. ``token`` is in its text form.
+    ``began`` and ``ended`` are nanoseconds of ``CLOCK_MONOTONIC``: comparable between the processes of one machine
+    since its start, and nothing else. ``wall`` is the time of day, in nanoseconds since 1970, for people. ``token``
+    is in its text form.
     """
 
     kind: Kind
@@ -66,7 +70,8 @@ _subscribers: tuple[Callable[[Event], None], ...] = ()
 def subscribe(callback: Callable[[Event], None]) -> Callable[[], None]:
     """Call ``callback`` with each event of this process from now on. Returns the function that ends it.
 
-    It runs in the thread of the work itself: keep it short. An exception in it is raised there, since a record with holes proves nothing.
+    It runs in the thread of the work itself: keep it short. An exception in it is raised there, since a record with
+    holes proves nothing.
     """
     global _subscribers
     _subscribers = (*_subscribers, callback)
@@ -92,8 +97,8 @@ def emit(event: Event) -> None:
 class JsonLines:
     """A subscriber that appends each event as one line of JSON to a file.
 
-    One ``write`` per event on a descriptor opened with ``O_APPEND``, so lines of several processes never mix and none is lost when the
-    process is killed after it.
+    One ``write`` per event on a descriptor opened with ``O_APPEND``, so lines of several processes never mix and none
+    is lost when the process is killed after it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -122,7 +127,8 @@ class JsonLines:
 def read_events(source: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
     """Read JSON lines (a path or the lines) in the order of their beginnings.
 
-    A last line that a killed process left unfinished is passed over; any other broken line raises ``ValueError`` with its number.
+    A last line that a killed process left unfinished is passed over; any other broken line raises ``ValueError`` with
+    its number.
     """
     lines = Path(source).read_text("utf-8").splitlines() if isinstance(source, str | os.PathLike) else list(source)
     events = []

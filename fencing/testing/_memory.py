@@ -35,7 +35,10 @@ class MemoryStore:
 
 
 class MemoryGuard:
-    """A guard over a dictionary: transactional, for one process, with ``once=``. The reference, and a fake for users' tests."""
+    """A guard over a dictionary:
+
+    transactional, for one process, with ``once=``. The reference, and a fake for users' tests.
+    """
 
     downstream = "memory"
 
@@ -114,7 +117,10 @@ class MemoryGuard:
 
 
 class AsyncMemoryGuard:
-    """:class:`MemoryGuard` for asyncio: the same rules through the other port. A block must not await while others write."""
+    """:class:`MemoryGuard` for asyncio:
+
+    the same rules through the other port. A block must not await while others write.
+    """
 
     downstream = "memory"
 

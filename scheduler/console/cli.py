@@ -12,13 +12,14 @@ from fencing._registry import check_packages
 from fencing.errors import FencingError
 
 COMMANDS = {
-    "demo": "scheduler.console.demo",
-    "migrate": "scheduler.console.run",
-    "worker": "scheduler.console.run",
-    "jobs": "scheduler.console.jobs",
-    "doctor": "scheduler.console.doctor",
-    "bench": "scheduler.console.bench",
+    "demo": ("scheduler.console.demo", "See one paused worker refused everywhere, on real servers."),
+    "migrate": ("scheduler.console.run", "Create or update the scheduler's tables."),
+    "worker": ("scheduler.console.run", "Run a worker for MODULE:APP."),
+    "jobs": ("scheduler.console.jobs", "Look at jobs."),
+    "doctor": ("scheduler.console.doctor", "Check what would break a promise."),
+    "bench": ("scheduler.console.bench", "Measure against baselines, side by side."),
 }
+"""Each command's module, and the line that ``fencing --help`` shows without loading it."""
 
 _EXTRAS = {
     "redis": "redis",
@@ -42,7 +43,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(COMMANDS[cmd_name])
+            module = importlib.import_module(COMMANDS[cmd_name][0])
         except ModuleNotFoundError as exc:
             extra = _EXTRAS.get((exc.name or "").partition(".")[0])
             if extra is None:
@@ -52,6 +53,10 @@ class _Commands(click.Group):
             ) from exc
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

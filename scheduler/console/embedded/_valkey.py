@@ -55,9 +55,10 @@ class Valkey(Server):
         facts = self.info("server")
         return facts.get("valkey_version") or facts["redis_version"]
 
-    def info(self, section: str) -> dict[str, str]:
+    def info(self, section: str, *, timeout: float = 10) -> dict[str, str]:
         """What ``INFO section`` tells."""
-        rows = (line.partition(":")[::2] for line in self.command("INFO", section).splitlines() if ":" in line)
+        lines = self.command("INFO", section, timeout=timeout).splitlines()
+        rows = (line.partition(":")[::2] for line in lines if ":" in line)
         return dict(rows)
 
     def stop(self, *, timeout: float = 30) -> None:
@@ -107,7 +108,7 @@ class Valkey(Server):
         self._reachable = reachable(self._program or valkey_server(), place.identity, place.path)
         lines = [f"{name} {value}\n" for name, value in self._settings.items()]
         configuration = place.home / "server.conf"
-        configuration.write_text("".join(["bind 127.0.0.1\n", "daemonize no\n", f'dir "{place.home}"\n', *lines]))
+        configuration.write_text("".join(["bind 127.0.0.1\n", "daemonize no\n", *lines]))
         place.give(configuration)
 
     def _command(self, port: int) -> list[str]:
@@ -116,6 +117,8 @@ class Valkey(Server):
     def _answers(self) -> bool:
         try:
             # Its own process id, since another server may have taken the port a moment ago.
-            return self.info("server").get("process_id") == str(self.pid) and self.command("PING") == "PONG"
+            return (
+                self.info("server", timeout=0.5).get("process_id") == str(self.pid) and self.command("PING") == "PONG"
+            )
         except (OSError, RuntimeError):  # not listening yet, or still loading its data
             return False

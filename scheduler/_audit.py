@@ -1,0 +1,70 @@
+"""The audit, read: what was done with a job, by whom, when, under which token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from scheduler._connect import Connection
+from scheduler._sql import Statements
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a job's story: when, what, who, under which token, and how it ended."""
+
+    at: datetime
+    what: str
+    who: str
+    token: int | None
+    detail: str
+
+
+def _dicts(connection: Connection, statement: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(statement, parameters).fetchall()
+
+
+def list_jobs(
+    connection: Connection,
+    statements: Statements,
+    *,
+    status: str | None = None,
+    task: str | None = None,
+    queue: str | None = None,
+    most: int = 50,
+) -> list[dict[str, Any]]:
+    """Return the newest jobs, up to ``most``."""
+    return _dicts(connection, statements["jobs_list"], {"status": status, "task": task, "queue": queue, "most": most})
+
+
+def show_job(connection: Connection, statements: Statements, job_id: int) -> dict[str, Any] | None:
+    """Return a job with its ``attempts`` and ``acts``, or None if there is none of that number."""
+    found = _dicts(connection, statements["job_show"], {"id": job_id})
+    if not found:
+        return None
+    job = found[0]
+    job["attempts"] = _dicts(connection, statements["job_attempts"], {"id": job_id})
+    job["acts"] = _dicts(connection, statements["job_acts"], {"subject": f"job/{job_id}"})
+    return job
+
+
+def story(job: dict[str, Any]) -> list[Step]:
+    """Tell what :func:`show_job` returned in the order in which it happened."""
+    where = f"schedule {job['schedule']!r}, local time {job['nominal']}" if job["schedule"] else "enqueued"
+    steps = [Step(job["created_at"], "created", where, None, f"due {job['due_at']:%Y-%m-%d %H:%M:%S%z}")]
+    for attempt in job["attempts"]:
+        number = f"attempt {attempt['attempt']}"
+        steps.append(Step(attempt["claimed_at"], f"{number} claimed", attempt["owner"], attempt["token"], ""))
+        last = (attempt["error"] or "").strip().splitlines()[-1:] or [""]
+        steps.append(
+            Step(attempt["ended_at"], f"{number} {attempt['outcome']}", attempt["owner"], attempt["token"], last[0])
+        )
+    if job["status"] == "leased":
+        until = f"leased until {job['lease_until']:%H:%M:%S%z}"
+        steps.append(Step(job["claimed_at"], f"attempt {job['attempt']} claimed", job["owner"], job["token"], until))
+    steps += [Step(act["at"], act["kind"], act["actor"], None, act["reason"]) for act in job["acts"]]
+    return sorted(steps, key=lambda step: step.at)

@@ -1,0 +1,55 @@
+"""``fencing doctor``: what in the set-up would break a promise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from fencing import Finding
+from scheduler._connect import Database, Link
+from scheduler._doctor import diagnose
+from scheduler._sql import Statements
+from scheduler.console._options import database_options, json_option, print_json
+from scheduler.console._targets import diagnose_target
+
+_SIGNS = {"ok": "ok     ", "warning": "WARNING", "broken": "BROKEN "}
+
+
+@click.command()
+@database_options
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="URL|MODULE:ATTR",
+    help="A downstream too: a SQLAlchemy or redis:// URL, or an engine, client or guard in your code.",
+)
+@json_option
+def doctor(dsn: str | None, schema: str, targets: tuple[str, ...], as_json: bool) -> None:
+    """Check the scheduler's database and downstreams. Exit status 1 if a promise is broken."""
+    findings = list(_findings(dsn, schema, targets))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            _print(finding)
+    sys.exit(1 if any(finding.severity == "broken" for finding in findings) else 0)
+
+
+def _findings(dsn: str | None, schema: str, targets: tuple[str, ...]) -> Iterator[Finding]:
+    if dsn or not targets:
+        link = Link(Database(dsn), "doctor")
+        with link.use("diagnose") as connection:
+            yield from diagnose(connection, Statements(schema))
+        link.close()
+    for target in targets:
+        yield from diagnose_target(target)
+
+
+def _print(finding: Finding) -> None:
+    click.echo(f"{_SIGNS[finding.severity]}  {finding.where}: {finding.check}: {finding.message}")
+    if finding.severity != "ok":
+        click.echo(f"         breaks: {finding.breaks}\n         do:     {finding.remedy}")

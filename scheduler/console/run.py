@@ -1,0 +1,47 @@
+"""``fencing migrate`` and ``fencing worker``."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+
+import click
+
+from scheduler import Scheduler
+from scheduler.console._options import database_options, json_option, load_app, print_json
+
+
+@click.command()
+@database_options
+@click.option("--issuer", help="Name of the token issuer at install (default: the schema's). A random suffix is added.")
+@json_option
+def migrate(dsn: str | None, schema: str, issuer: str | None, as_json: bool) -> None:
+    """Create or update the scheduler's tables."""
+    app = Scheduler(dsn, schema=schema)
+    applied = app.migrate(issuer)
+    app.close()
+    if as_json:
+        print_json({"schema": schema, "applied": applied})
+    else:
+        click.echo(f"schema {schema}: " + (", ".join(applied) if applied else "up to date"))
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option(
+    "--queue", "queues", multiple=True, default=["default"], show_default=True, help="May be given more than once."
+)
+@click.option("--concurrency", default=8, show_default=True, help="Handlers at the same time, each on a thread.")
+@click.option("--batch", type=int, help="The most jobs that one claim takes (default: 100).")
+@click.option("--log-level", default="INFO", show_default=True)
+@json_option
+def worker(
+    app: str, queues: tuple[str, ...], concurrency: int, batch: int | None, log_level: str, as_json: bool
+) -> None:
+    """Run a worker for MODULE:APP until SIGTERM or SIGINT; then drain. A second signal does not wait."""
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    counts = load_app(app).run_worker(queues, concurrency, batch)
+    if as_json:
+        print_json(asdict(counts))
+    else:
+        click.echo(", ".join(f"{name} {value}" for name, value in asdict(counts).items()), err=True)
