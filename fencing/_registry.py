@@ -12,9 +12,12 @@ import importlib.util
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fencing._ports import AsyncGuard, Guard
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 GROUP = "fencing.guards"
 _OWN_DISTRIBUTION = "fencing-toolkit"
@@ -23,6 +26,7 @@ _OWN_PACKAGES = ("scheduler", "adapters")
 _lock = threading.Lock()
 _factories: dict[str, Callable[[Any], Any]] = {}
 _by_type: dict[type, Callable[[Any], Any]] = {}
+_async_types: dict[type, bool] = {}
 _entry_points: dict[str, importlib.metadata.EntryPoint] | None = None
 
 
@@ -31,14 +35,25 @@ def guard_for(target: Any) -> Guard[Any] | AsyncGuard[Any]:
 
     Raises ``TypeError`` for a target that no installed adapter knows.
     """
-    if isinstance(target, Guard | AsyncGuard):
-        return target
+    # By type: an isinstance() of a protocol costs as much as a round trip to a database (Python 3.11).
     factory = _by_type.get(type(target))
     if factory is None:
-        factory = _find(target)
+        factory = _itself if isinstance(target, Guard | AsyncGuard) else _find(target)
         _by_type[type(target)] = factory
     guard: Guard[Any] | AsyncGuard[Any] = factory(target)
     return guard
+
+
+def is_async(guard: Guard[Any] | AsyncGuard[Any]) -> TypeIs[AsyncGuard[Any]]:
+    """Whether the guard is one for asyncio. Looked at once for each type, as in :func:`guard_for`."""
+    known = _async_types.get(type(guard))
+    if known is None:
+        known = _async_types[type(guard)] = isinstance(guard, AsyncGuard)
+    return known
+
+
+def _itself(target: Any) -> Any:
+    return target
 
 
 def _find(target: Any) -> Callable[[Any], Any]:

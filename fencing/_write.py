@@ -12,7 +12,7 @@ from fencing import history
 from fencing._law import Mark, check_resources
 from fencing._lease import Lease, current_lease, process_holder
 from fencing._ports import AppliesEffects, AppliesEffectsAsync, AsyncGuard, Guard
-from fencing._registry import guard_for
+from fencing._registry import guard_for, is_async
 from fencing._token import Token
 from fencing.errors import ContentionError, FenceRejected, OutcomeUnknownError
 
@@ -128,7 +128,7 @@ def fenced_write(
         raise TypeError("fingerprint= says what a once= key stands for: pass once= too")
     guard = guard_for(target)
     presented, holder = resolve_token(token)
-    if isinstance(guard, AsyncGuard):
+    if is_async(guard):
         if effect is None:
             return _AsyncWrite(guard, resources, presented, holder)
         return _apply_async(guard, resources, presented, holder, effect, once, fingerprint)
@@ -146,7 +146,7 @@ def raise_fence(target: Any, resource: str, /, *more: str, token: Any = None) ->
     resources = check_resources((resource, *more))
     guard = guard_for(target)
     presented, holder = resolve_token(token)
-    if isinstance(guard, AsyncGuard):
+    if is_async(guard):
         return _raise_async(guard, resources, presented, holder)
     with _recorded("raise", guard, resources, presented, holder):
         guard.raise_fence(resources, presented, holder)
@@ -160,7 +160,7 @@ def read_mark(target: Any, resource: str, /) -> Any:
     """
     (name,) = check_resources((resource,))
     guard = guard_for(target)
-    if isinstance(guard, AsyncGuard):
+    if is_async(guard):
         return guard.aread_mark(name)
     mark: Mark | None = guard.read_mark(name)
     return mark
