@@ -139,7 +139,7 @@ class BatchRun:
 
     def _deliver(self, row: Row, handover: _Handover) -> Delivery:
         try:
-            message = row.message if row.message is not None else self.database.run(lambda _: message_plan(row.id))
+            message = row.message if row.message is not None else self.database.look(lambda _: message_plan(row.id))
             return self._session.deliver(Outgoing(row.mail_from, row.recipients, message), handover)
         except (GateClosed, TransportUnavailable):
             raise

@@ -25,13 +25,13 @@ def diagnose(bind: Engine | Connection) -> Iterable[Finding]:
         with bind.connect() as connection:
             return diagnose(connection)
     tx = cast(SyncTx, transaction_of(bind, read_only=True, tables=TABLES))
-    place = f"{tx.downstream} outbox"
+    place = f"{tx.downstream}, outbox"
     try:
         facts = run(_look(tx.dialect), tx)
     except SchemaMissingError as exc:
-        return [Finding("outbox tables", "broken", place, str(exc), "no message can be put or sent", f"run {TABLES}")]
+        return [Finding("outbox.tables", "broken", place, str(exc), "no message can be put or sent", f"run {TABLES}")]
     return [
-        Finding("outbox tables", "ok", place, "the tables are there"),
+        Finding("outbox.tables", "ok", place, "the tables are there"),
         _uncertain(place, facts),
         _waiting(place, facts),
         _abandoned(place, facts),
@@ -68,9 +68,9 @@ def _look(dialect: str) -> Plan[_Facts]:
 
 def _uncertain(place: str, facts: _Facts) -> Finding:
     if not facts.uncertain:
-        return Finding("outbox uncertain", "ok", place, "of every message it is known whether it was sent")
+        return Finding("outbox.uncertain", "ok", place, "of every message it is known whether it was sent")
     return Finding(
-        "outbox uncertain",
+        "outbox.uncertain",
         "warning",
         place,
         f"{facts.uncertain} messages may or may not have been sent",
@@ -81,9 +81,9 @@ def _uncertain(place: str, facts: _Facts) -> Finding:
 
 def _waiting(place: str, facts: _Facts) -> Finding:
     if facts.waited <= LATE_SECONDS:
-        return Finding("outbox due", "ok", place, f"{facts.due} messages are due, the oldest for {facts.waited:.0f} s")
+        return Finding("outbox.due", "ok", place, f"{facts.due} messages are due, the oldest for {facts.waited:.0f} s")
     return Finding(
-        "outbox due",
+        "outbox.due",
         "warning",
         place,
         f"{facts.due} messages are due, the oldest for {facts.waited:.0f} s",
@@ -94,9 +94,9 @@ def _waiting(place: str, facts: _Facts) -> Finding:
 
 def _abandoned(place: str, facts: _Facts) -> Finding:
     if not facts.abandoned:
-        return Finding("outbox leases", "ok", place, "no message is held by a relay that is gone")
+        return Finding("outbox.leases", "ok", place, "no message is held by a relay that is gone")
     return Finding(
-        "outbox leases",
+        "outbox.leases",
         "warning",
         place,
         f"{facts.abandoned} messages are held by a relay whose lease is over",
@@ -108,9 +108,9 @@ def _abandoned(place: str, facts: _Facts) -> Finding:
 def _issuers(place: str, facts: _Facts) -> Finding:
     if len(facts.issuers) <= 1:
         named = facts.issuers[0] if facts.issuers else "none yet"
-        return Finding("outbox issuer", "ok", place, f"waiting messages were claimed under one issuer at most: {named}")
+        return Finding("outbox.issuer", "ok", place, f"waiting messages were claimed under one issuer at most: {named}")
     return Finding(
-        "outbox issuer",
+        "outbox.issuer",
         "broken",
         place,
         f"waiting messages were claimed under several issuers: {', '.join(facts.issuers)}",

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 from sqlalchemy import Engine
 
-from adapters._tx import Plan, SyncTx, run, transaction_of, translate_commit
+from adapters._tx import Plan, SyncTx, committing, run, transaction_of
 from adapters.email._claim import Claim
 from adapters.email._claims import renew_plan
 from adapters.email._sql import TABLES
@@ -36,14 +36,15 @@ class Database:
         with self._engine.connect() as connection:
             tx = cast(SyncTx, transaction_of(connection, tables=TABLES))
             result = run(make(tx.dialect), tx)
-            try:
+            with committing(tx.downstream):
                 connection.commit()
-            except Exception as exc:
-                error = translate_commit(exc, tx.downstream)
-                if error is None:
-                    raise
-                raise error from exc
             return result
+
+    def look(self, make: Callable[[str], Plan[T]]) -> T:
+        """Run a plan that only reads."""
+        with self._engine.connect() as connection:
+            tx = cast(SyncTx, transaction_of(connection, read_only=True, tables=TABLES))
+            return run(make(tx.dialect), tx)
 
 
 class Hold:

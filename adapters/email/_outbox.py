@@ -6,9 +6,9 @@ import time
 from datetime import datetime
 from email.message import EmailMessage
 from types import TracebackType
-from typing import Any, Literal, TypeGuard, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
-from adapters._tx import AsyncTx, Plan, SyncTx, run, run_async, transaction_of
+from adapters._tx import AsyncTx, Plan, SyncTx, is_async, run, run_async, transaction_of
 from adapters.email._addresses import check_text
 from adapters.email._entries import counts_plan, list_plan
 from adapters.email._freeze import MAX_BYTES, MAX_RECIPIENTS, Limits, freeze
@@ -121,11 +121,6 @@ async def _put_async(tx: AsyncTx, plan: Plan[Put], fence: Any) -> Put:
 def _read(tx: Any, plan: Plan[T]) -> Any:
     transaction = transaction_of(tx, read_only=True, tables=TABLES)
     return run_async(plan, transaction) if is_async(transaction) else run(plan, cast(SyncTx, transaction))
-
-
-def is_async(transaction: SyncTx | AsyncTx) -> TypeGuard[AsyncTx]:
-    """Whether a plan is awaited on this transaction."""
-    return not hasattr(transaction, "execute")
 
 
 def _check_key(key: str) -> None:

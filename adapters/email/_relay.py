@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -58,9 +59,8 @@ class Relay:
             raise ValueError(f"lease and idle are seconds above 0, not lease={lease!r}, idle={idle!r}")
         if not name:
             raise ValueError("name is empty; it names the relay's lease")
-        unique = uuid.uuid4().hex[:12]
-        self._owner = f"{process_holder()}:{unique}"
-        self._lease_name = f"{name}/{unique}"
+        self._name = name
+        self._identity = (0, "")
         self._database = Database(engine)
         self._transport = transport
         self._leases = leases
@@ -73,7 +73,14 @@ class Relay:
     @property
     def owner(self) -> str:
         """This relay's name in the rows that it holds: host, process and a part that no other start has."""
-        return self._owner
+        return f"{process_holder()}:{self._unique()}"
+
+    def _unique(self) -> str:
+        # Made in the process that uses it: a relay that was built before a fork must not be the same one in two
+        # processes.
+        if self._identity[0] != os.getpid():
+            self._identity = (os.getpid(), uuid.uuid4().hex[:12])
+        return self._identity[1]
 
     def wake(self) -> None:
         """Look at the table now instead of after ``idle`` seconds. May be called from any thread, and is never
@@ -125,7 +132,7 @@ class Relay:
         try:
             counts = self._run_batch(session, stop)
         except Exception:  # noqa: BLE001 - whatever one batch met, the service goes on
-            _log.exception("outbox: the relay %s could not work, and tries again", self._owner)
+            _log.exception("outbox: the relay %s could not work, and tries again", self.owner)
             return None
         if counts.unavailable:
             _log.warning("outbox: %s, trying again later", counts.unavailable)
@@ -137,10 +144,10 @@ class Relay:
 
     def _run_batch(self, session: Session, stop: threading.Event) -> RelayCounts:
         counts = RelayCounts()
-        if not self._database.run(work_plan):
+        if not self._database.look(work_plan):
             return counts
-        with self._leases.lease(self._lease_name, ttl=self._lease, wait=0) as lease:
-            claim = Claim(self._owner, lease.token, self._lease)
+        with self._leases.lease(f"{self._name}/{self._unique()}", ttl=self._lease, wait=0) as lease:
+            claim = Claim(self.owner, lease.token, self._lease)
             sent = lease_clock()
             began = time.monotonic_ns()
             batch = self._database.run(lambda dialect: claim_plan(claim, self._batch, self._backoff.attempts, dialect))

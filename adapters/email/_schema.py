@@ -15,7 +15,6 @@ from sqlalchemy import (
     Column,
     Connection,
     DateTime,
-    Dialect,
     Engine,
     ForeignKey,
     Identity,
@@ -27,11 +26,17 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    func,
+    select,
     text,
 )
+from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from adapters.email._states import HELD, RECIPIENT_STATES, STATES, sql_list
+
+_DIALECTS = ("postgresql", "sqlite")
 
 metadata = MetaData()
 """The tables ``fencing_outbox``, ``fencing_outbox_recipient`` and ``fencing_outbox_event``, for Alembic's
@@ -118,17 +123,53 @@ event = Table(
 )
 
 
-def create_all(bind: Engine | Connection) -> None:
-    """Create the tables that are not there. For an AsyncEngine: ``await connection.run_sync(create_all)``."""
-    metadata.create_all(bind)
+def ddl(dialect: str) -> str:
+    """Return the statements of :func:`create_all` as text, for migrations written by hand.
 
-
-def ddl(dialect: Dialect) -> str:
-    """The statements of :func:`create_all` as text, for migrations written by hand: ``ddl(engine.dialect)``."""
-    statements: list[Any] = []
+    ``dialect``: ``"postgresql"`` or ``"sqlite"``. Raises ``ValueError`` for another one.
+    """
+    if dialect not in _DIALECTS:
+        raise ValueError(f"there is DDL for {' and '.join(_DIALECTS)}, not for {dialect!r}")
+    known = make_url(f"{dialect}://").get_dialect()()
+    made: list[CreateTable | CreateIndex] = []
     for table in metadata.sorted_tables:
-        statements.append(CreateTable(table, if_not_exists=True))
-        statements.extend(
-            CreateIndex(index, if_not_exists=True) for index in sorted(table.indexes, key=lambda index: str(index.name))
+        made.append(CreateTable(table, if_not_exists=True))
+        indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        made += [CreateIndex(index, if_not_exists=True) for index in indexes]
+    return "".join(f"{str(one.compile(dialect=known)).strip()};\n" for one in made)
+
+
+def create_all(bind: Any) -> None:
+    """Create the tables that are missing. May be called by many processes at once.
+
+    ``bind``: a SQLAlchemy Engine (committed), Connection or Session (in the caller's transaction), or a psycopg
+    Connection (likewise). For an async one: ``await connection.run_sync(create_all)``. Raises ``TypeError`` for any
+    other bind.
+    """
+    if isinstance(bind, Engine):
+        with bind.begin() as connection:
+            _create(connection)
+    elif isinstance(bind, Connection):
+        _create(bind)
+    elif isinstance(bind, Session):
+        _create(bind.connection())
+    elif callable(getattr(bind, "transaction", None)) and not hasattr(bind, "__aenter__"):
+        with bind.transaction():
+            bind.execute(f"select pg_advisory_xact_lock({_LOCK})")
+            bind.execute(ddl("postgresql"))
+    else:
+        raise TypeError(
+            "create_all() takes an Engine, Connection or Session of SQLAlchemy or a Connection of psycopg, not "
+            f"{type(bind).__qualname__}; for an async one: await connection.run_sync(create_all)"
         )
-    return "".join(f"{str(statement.compile(dialect=dialect)).strip()};\n" for statement in statements)
+
+
+# Two "create table if not exists" at once can collide in PostgreSQL's catalog. Any number will do if all take the
+# same.
+_LOCK = 0x6F7574626F78
+
+
+def _create(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    metadata.create_all(connection)
