@@ -22,7 +22,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     prefix = f'"{schema}".' if schema else ""
     mark, applied = f"{prefix}fencing_mark", f"{prefix}fencing_applied"
     if lock_timeout_ms is None:
-        lower, restore = "''", "null"
+        lower, restore, restore_last = "''", "null", "null"
     else:
         # The inner call saves the caller's value, and its result is the value, so that saving comes first for certain.
         lower = f"""set_config('lock_timeout', case
@@ -30,6 +30,9 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                 or cast(current_setting('lock_timeout') as interval) > interval '{lock_timeout_ms} milliseconds'
             then '{lock_timeout_ms}ms' else current_setting('lock_timeout') end, true)"""
         restore = f"set_config('lock_timeout', current_setting({_SAVED}), true)"
+        # Asks for "limited" first: with no row to wait for, nothing else would have, and there were nothing saved.
+        restore_last = f"""set_config('lock_timeout',
+            case when (select now from limited) is not null then current_setting({_SAVED}) end, true)"""
 
     token = """cast(:issuer as text), cast(:lineage as text), cast(:value as bigint), cast(:holder as text),
         clock_timestamp()"""
@@ -51,7 +54,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                 from limited cross join unnest(cast(:resources as text[])) with ordinality as n (resource, place)
                 order by n.place
                 {upsert} returning 1
-            ) select count(*), {restore} from raised""",
+            ) select count(*), {restore_last} from raised""",
         raise_existing=f"""with limited as materialized (select {lower} as now), locked as materialized (
                 select m.resource from limited cross join {mark} as m
                 where m.resource = any (cast(:resources as text[]))
@@ -65,7 +68,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                     and (m.value < cast(:value as bigint)
                         or (m.value = cast(:value as bigint) and m.lineage = cast(:lineage as text)))
                 returning 1
-            ) select count(*), {restore} from raised""",
+            ) select count(*), {restore_last} from raised""",
         read_one=f"select {columns} from {mark} where resource = cast(:resource as text)",
         read_refused=f"""select {columns}, {restore} from {mark}
             where resource = any (cast(:resources as text[]))""",

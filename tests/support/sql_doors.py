@@ -1,0 +1,198 @@
+"""Every kind of connection, session and engine that a fenced SQL write can go through, behind one face: a door."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+
+from adapters.sql import SqlGuard, create_all
+from fencing import Mark, Token, fenced_write, raise_fence, read_mark
+
+PUT = "insert into ledger (id, owner) values (:id, :owner) on conflict (id) do update set owner = excluded.owner"
+ISOLATION = ("read committed", "repeatable read", "serializable")
+ALIKE = ("psycopg", "connection", "session", "scoped", "engine", "sessionmaker")
+POSTGRESQL = tuple(f"postgresql/{name}{twin}" for name in ALIKE for twin in ("", "-async") if name + twin != "scoped-async")
+SQLITE = tuple(name.replace("postgresql", "sqlite") for name in POSTGRESQL if "psycopg" not in name)
+DOORS = POSTGRESQL + SQLITE
+
+
+def token(value: int, lineage: str = "line-a", issuer: str = "shop") -> Token:
+    return Token(value, issuer, lineage)
+
+
+def sync_url(address: str) -> str:
+    return re.sub(r"^postgresql://", "postgresql+psycopg://", address)
+
+
+def async_url(address: str) -> str:
+    return sync_url(address).replace("sqlite://", "sqlite+aiosqlite://")
+
+
+def with_isolation(address: str, level: str) -> str:
+    """The same database, with another default isolation level for each connection."""
+    escaped = level.replace(" ", "\\ ")
+    setting = f"-c default_transaction_isolation={escaped}"
+    return f"{address}?options={quote(setting)}"
+
+
+def prepare(address: str) -> None:
+    """Creates the guard's tables and the ledger that the tests write to."""
+    with engine(address).begin() as connection:
+        create_all(connection)
+        connection.execute(sa.text("create table ledger (id varchar(600) primary key, owner bigint not null)"))
+
+
+def engine(address: str, **options: Any) -> sa.Engine:
+    return sa.create_engine(sync_url(address), poolclass=NullPool, **options)
+
+
+def do(handle: Any, sql: str, **params: Any) -> Any:
+    """Executes on whatever handle the door gave; a coroutine for an async one."""
+    if isinstance(handle, psycopg.Connection | psycopg.AsyncConnection):
+        return handle.execute(re.sub(r":(\w+)", r"%(\1)s", sql), params)
+    return handle.execute(sa.text(sql), params)
+
+
+@dataclass
+class Door:
+    """One kind of target on one database. Each call opens it anew, and commits."""
+
+    name: str
+    address: str
+    options: SqlGuard
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition("/")[2].removesuffix("-async")
+
+    @property
+    def is_async(self) -> bool:
+        return self.name.endswith("-async")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the target opens and commits its transactions by itself."""
+        return self.kind in ("engine", "sessionmaker")
+
+    def write(self, *resources: str, token: Token, sql: str = PUT, **params: Any) -> None:
+        """A fenced write in the ``with`` form (the effect form where there is no other), of ``ledger[resource] = token``."""
+        params = params or {"id": resources[0], "owner": token.value}
+        if self.is_own:
+            self.apply(*resources, token=token, effect=lambda handle: do(handle, sql, **params))
+        elif self.is_async:
+
+            async def work() -> None:
+                async with self.opened_async() as target:
+                    async with fenced_write(self.options.on(target), *resources, token=token) as handle:
+                        await do(handle, sql, **params)
+
+            asyncio.run(work())
+        else:
+            with self.opened() as target:
+                with fenced_write(self.options.on(target), *resources, token=token) as handle:
+                    do(handle, sql, **params)
+
+    def apply(self, *resources: str, token: Token, effect: Callable[[Any], Any], **once: Any) -> Any:
+        """The effect form. ``effect`` may return a coroutine for an async door, or not."""
+        if not self.is_async:
+            with self.opened() as target:
+                return fenced_write(self.options.on(target), *resources, effect=effect, token=token, **once)
+
+        async def awaited(handle: Any) -> Any:
+            result = effect(handle)
+            return await result if asyncio.iscoroutine(result) else result
+
+        async def work() -> Any:
+            async with self.opened_async() as target:
+                return await fenced_write(self.options.on(target), *resources, effect=awaited, token=token, **once)
+
+        return asyncio.run(work())
+
+    def raise_fence(self, *resources: str, token: Token) -> None:
+        self._call(lambda target: raise_fence(self.options.on(target), *resources, token=token))
+
+    def mark(self, resource: str) -> Mark | None:
+        found: Mark | None = self._call(lambda target: read_mark(self.options.on(target), resource))
+        return found
+
+    def _call(self, function: Callable[[Any], Any]) -> Any:
+        if not self.is_async:
+            with self.opened() as target:
+                return function(target)
+
+        async def work() -> Any:
+            async with self.opened_async() as target:
+                return await function(target)
+
+        return asyncio.run(work())
+
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        """The sync target, in a transaction that is committed at the end."""
+        if self.kind == "psycopg":
+            with psycopg.connect(self.address, autocommit=True) as connection, connection.transaction():
+                yield connection
+            return
+        bind = engine(self.address)
+        if self.kind == "engine":
+            yield bind
+        elif self.kind == "sessionmaker":
+            yield sessionmaker(bind)
+        elif self.kind == "connection":
+            with bind.begin() as connection:
+                yield connection
+        elif self.kind == "session":
+            with Session(bind) as session, session.begin():
+                yield session
+        else:
+            scoped = scoped_session(sessionmaker(bind))
+            try:
+                yield scoped
+                scoped.commit()
+            finally:
+                scoped.remove()
+
+    @asynccontextmanager
+    async def opened_async(self) -> AsyncIterator[Any]:
+        """The async target, in a transaction that is committed at the end."""
+        if self.kind == "psycopg":
+            async with await psycopg.AsyncConnection.connect(self.address, autocommit=True) as connection:
+                async with connection.transaction():
+                    yield connection
+            return
+        bind = create_async_engine(async_url(self.address), poolclass=NullPool)
+        try:
+            if self.kind == "engine":
+                yield bind
+            elif self.kind == "sessionmaker":
+                yield async_sessionmaker(bind)
+            elif self.kind == "connection":
+                async with bind.begin() as connection:
+                    yield connection
+            else:
+                async with AsyncSession(bind) as session, session.begin():
+                    yield session
+        finally:
+            await bind.dispose()
+
+
+def ledger(address: str) -> dict[str, int]:
+    """What the ledger holds, read past every guard."""
+    with engine(address).connect() as connection:
+        return {row.id: row.owner for row in connection.execute(sa.text("select id, owner from ledger"))}
+
+
+def marks(address: str) -> dict[str, str]:
+    """The marks as text, read past every guard."""
+    with engine(address).connect() as connection:
+        rows = connection.execute(sa.text("select resource, issuer, lineage, value from fencing_mark"))
+        return {row.resource: str(Token(row.value, row.issuer, row.lineage)) for row in rows}
