@@ -102,9 +102,10 @@ def read_cron(expr: str, *, seconds: bool) -> CronText:
     Five fields (minute, hour, day of month, month, day of week), or six with ``seconds`` (the second first), or one of
     :data:`ALIASES`. Names and letters in any case. Raises :class:`ScheduleError` with the place of the mistake.
 
-    The grammar is Vixie cron's, with croniter's additions that have one clear meaning: ``?``, ``L`` (last day of the
-    month), ``15W`` (weekday nearest the 15th, within its month), ``2#3`` (third Tuesday), ``L5`` (last Friday), and
-    ranges that wrap (``FRI-MON``, ``22-2``).
+    The grammar is Vixie cron's, with croniter's additions that have one clear meaning: ``?`` (``*`` in a day field),
+    ``L`` (the last day of the month), ``15W`` (the weekday, Monday to Friday, nearest the 15th and in its month; a day
+    past the month's end counts as its last), ``2#3`` (the third Tuesday), ``L5`` (the last Friday), ``10/15`` (from 10
+    in steps of 15), and ranges that wrap (``FRI-MON``, ``22-2``).
     """
     if not isinstance(expr, str):
         raise TypeError(f"a cron rule is a text such as '30 2 * * *', not {type(expr).__name__} {expr!r}")

@@ -155,7 +155,7 @@ class Schedule:
     end_at: datetime | None = None
     jitter: timedelta | float = 0
     jitter_seed: str = ""
-    zones: ZoneSource | None = field(default=None, repr=False, compare=False)
+    zones: ZoneSource | None = field(default=None, repr=False)
     _rule: _Rule = field(init=False, repr=False, compare=False)
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
     _policy: Policy = field(init=False, repr=False, compare=False)
