@@ -31,15 +31,20 @@ _NETWORK = {
     "tcp_user_timeout": "10000",
 }
 
-# Plans are part of the contract: generic (the claim's parameters say nothing about the data) and on the indexes, also
-# right after a bulk load. A worker that is stopped inside a transaction must not hide its rows from the others. A
-# token must not leave before it is durable: synchronous_commit is raised where it was off, and left alone where it is
-# stronger.
+# A worker that is stopped inside a transaction must not hide its rows from the others. A token must not leave before it is
+# durable: synchronous_commit is raised where it was off, and left alone where it is stronger.
 _SETTINGS = """
-select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
-    set_config('jit', 'off', false), set_config('idle_in_transaction_session_timeout', '10s', false),
+select set_config('idle_in_transaction_session_timeout', '10s', false), set_config('jit', 'off', false),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
         else current_setting('synchronous_commit') end, false)
+"""
+
+# Plans are part of the contract: generic (the parameters of the hot statements say nothing about the data), on the indexes and row by
+# row, whatever the statistics say right after a bulk load or before the first ANALYZE.
+_HOT_ROLES = ("claim", "settle", "heart", "rescue")
+_HOT_SETTINGS = """
+select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
+    set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false)
 """
 
 
@@ -108,6 +113,8 @@ class Database:
             )
             try:
                 connection.execute(_SETTINGS)
+                if role in _HOT_ROLES:
+                    connection.execute(_HOT_SETTINGS)
             except BaseException:
                 connection.close()
                 raise

@@ -3,7 +3,8 @@
 --   due (or everything due is being claimed by others). No row at all: the issuer was never installed.
 -- Locks: the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range per task (see claim_arm.sql); then job_pkey.
--- The array, not a join, drives the update: planned with a constant estimate, it stays on the primary key whatever the statistics say.
+-- The picked rows go through arrays: an array is planned as ten rows, so the update stays a loop over the primary key whatever the
+-- statistics say (a LIMIT with a parameter is planned as a tenth of the table).
 -- Tokens are drawn after the rows are locked and in run order, so that within a batch they rise as the jobs will run.
 with instant as materialized (select {schema}.clock() as now),
 live as materialized (
@@ -26,13 +27,13 @@ claimed as (
     set status = 'leased',
         attempt = j.attempt + 1,
         owner = %(owner)s,
-        token = p.tokens[array_position(p.ids, j.id)],
+        token = p.token,
         lineage = (select lineage from live),
         claimed_at = (select now from instant),
         lease_until = (select now from instant)
             + make_interval(secs => (%(leases)s::float8[])[array_position(%(tasks)s::text[], j.task)])
-    from picked p
-    where j.id = any(p.ids)
+    from picked, unnest(picked.ids, picked.tokens) p(id, token)
+    where j.id = p.id
     returning j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
         j.yields, j.key, j.schedule, j.nominal
 )
