@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
@@ -45,7 +45,7 @@ class SqlalchemyTx:
         with translated(self.downstream, self._tables):
             if self.dialect == "sqlite" and not statement.sql.startswith("pragma"):
                 self._begin_sqlite(connection)
-            result = connection.execute(_text(statement.sql), statement.params)
+            result = connection.execute(_text(statement.sql), statement.params, execution_options=_NO_STREAM)
             return [tuple(row) for row in result] if result.returns_rows else []
 
     @contextmanager
@@ -175,11 +175,10 @@ def sqlalchemy_tx(target: Any, bind: Bind | None, read_only: bool, tables: str) 
 
 def session_bind(session: Session, named: Bind | None) -> Engine | Connection:
     """Return the one bind whose database holds the marks. Raises ``TypeError`` if it is not clear which."""
-    routed = type(session).get_bind is not Session.get_bind
-    # Its own attribute and those of Session(binds={...}), which has no public name.
-    binds = {
-        id(one): one for one in (session.bind, *getattr(session, "_Session__binds", {}).values()) if one is not None
-    }
+    # Those of Session(binds={...}): SQLAlchemy 2.1 has a name for them, 2.0 a private one.
+    several = getattr(session, "binds", getattr(session, "_Session__binds", None))
+    routed = type(session).get_bind is not Session.get_bind or several is None
+    binds = {id(one): one for one in (session.bind, *(several or {}).values()) if one is not None}
     if named is not None:
         chosen: Engine | Connection = _sync(named)
         if not routed and id(chosen) not in binds:
@@ -236,8 +235,7 @@ def _is_autocommit(connection: Connection) -> bool:
     return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
 
-@lru_cache(maxsize=512)
-def _text(sql: str) -> TextClause:
-    # A caller's stream_results on the connection would turn the statement into a server-side cursor, which cannot
-    # write.
-    return text(sql).execution_options(stream_results=False)
+# A caller's streaming options on the connection would make a server-side cursor of the statement, which cannot write.
+_NO_STREAM: dict[str, Any] = {"stream_results": False, "yield_per": None}
+
+_text = lru_cache(maxsize=512)(text)
