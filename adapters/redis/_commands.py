@@ -1,0 +1,163 @@
+"""What is known of Redis commands: which a fenced write refuses, where their keys are, how replies travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+Words = Sequence[bytes]
+"""A command as it is sent, name first, every word encoded."""
+
+MAX_WORDS = 7900
+"""The most words of one command: Lua's ``unpack`` gives up at about 8,000."""
+
+
+def _named(reason: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), reason)
+
+
+_REFUSED = {
+    **_named(
+        "it waits, and nothing may wait inside the script that checks the token",
+        "BLPOP BRPOP BRPOPLPUSH BLMOVE BLMPOP BZPOPMIN BZPOPMAX BZMPOP WAIT WAITAOF",
+    ),
+    **_named(
+        "it changes the connection, not the data",
+        "AUTH HELLO SELECT QUIT RESET CLIENT ASKING READONLY READWRITE MONITOR HIMPORT "
+        "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE",
+    ),
+    **_named("the whole block is one transaction already", "MULTI EXEC DISCARD WATCH UNWATCH"),
+    **_named(
+        "a script cannot call another one; record its commands one by one",
+        "EVAL EVALSHA EVAL_RO EVALSHA_RO FCALL FCALL_RO FUNCTION SCRIPT",
+    ),
+    **_named("it would take the marks with it, and a delete must keep them", "FLUSHALL FLUSHDB SWAPDB"),
+    **_named(
+        "it administers the server, it does not write data",
+        "ACL BGREWRITEAOF BGSAVE CLUSTER COMMAND CONFIG DEBUG FAILOVER LATENCY MIGRATE MODULE PSYNC REPLCONF REPLICAOF "
+        "SAVE SENTINEL SHUTDOWN SLAVEOF SLOWLOG SYNC",
+    ),
+    **_named(
+        "its reply cannot be carried through a script unharmed; read it outside the block",
+        "ZMSCORE GEOPOS XINFO MEMORY",
+    ),
+}
+
+# Commands whose reply in RESP3 is not the one in RESP2 (doubles, maps, nested pairs) and holds no null inside a
+# list, where a script in RESP3 would cut it off. All others are called in RESP2, in which they answer the same over
+# both protocols.
+_RESHAPED = frozenset(
+    _named(
+        "",
+        "ZADD ZINCRBY ZSCORE ZPOPMIN ZPOPMAX ZMPOP ZRANGE ZRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZRANK ZREVRANK "
+        "ZDIFF ZINTER ZUNION ZRANDMEMBER HRANDFIELD HGETALL XREAD XREADGROUP LCS GEOSEARCH GEORADIUS GEORADIUSBYMEMBER",
+    )
+)
+
+
+def _first(words: Words) -> Words:
+    return words[1:2]
+
+
+def _first_two(words: Words) -> Words:
+    return words[1:3]
+
+
+def _all(words: Words) -> Words:
+    return words[1:]
+
+
+def _pairs(words: Words) -> Words:
+    return words[1::2]
+
+
+def _second(words: Words) -> Words:
+    return words[2:3]
+
+
+def _from_second(words: Words) -> Words:
+    return words[2:]
+
+
+def _none(words: Words) -> Words:
+    return ()
+
+
+def _counted(words: Words) -> Words:
+    """``NAME numkeys key [key ...] ...``."""
+    return words[2 : 2 + int(words[1])]
+
+
+def _stored_counted(words: Words) -> Words:
+    """``NAME destination numkeys key [key ...] ...``."""
+    return (words[1], *words[3 : 3 + int(words[2])])
+
+
+def _counted_pairs(words: Words) -> Words:
+    """``NAME numkeys key value [key value ...] ...``."""
+    return words[2 : 2 + 2 * int(words[1]) : 2]
+
+
+def _first_and_stored(words: Words) -> Words:
+    """``NAME key ... [STORE|STOREDIST destination]``."""
+    stored = [words[i + 1] for i, word in enumerate(words[:-1]) if word.upper() in (b"STORE", b"STOREDIST")]
+    return (*words[1:2], *stored)
+
+
+def _streams(words: Words) -> Words:
+    """``NAME ... STREAMS key [key ...] id [id ...]``."""
+    rest = words[[word.upper() for word in words].index(b"STREAMS") + 1 :]
+    return rest[: len(rest) // 2]
+
+
+def _found_by(find: Callable[[Words], Words], names: str) -> dict[str, Callable[[Words], Words]]:
+    return dict.fromkeys(names.split(), find)
+
+
+# Redis command reference, "Key specifications". A command that is not here has one key, its first argument: so have
+# nearly all, those of modules too.
+_KEYS = {
+    **_found_by(_all, "DEL UNLINK EXISTS TOUCH MGET PFCOUNT PFMERGE"),
+    **_found_by(_all, "SDIFF SINTER SUNION SDIFFSTORE SINTERSTORE SUNIONSTORE"),
+    **_found_by(_pairs, "MSET MSETNX"),
+    **_found_by(_first_two, "RENAME RENAMENX COPY SMOVE LMOVE RPOPLPUSH ZRANGESTORE GEOSEARCHSTORE LCS"),
+    **_found_by(_second, "XGROUP OBJECT"),
+    **_found_by(_from_second, "BITOP"),
+    **_found_by(_stored_counted, "ZUNIONSTORE ZINTERSTORE ZDIFFSTORE"),
+    **_found_by(_counted, "ZUNION ZINTER ZDIFF LMPOP ZMPOP SINTERCARD ZINTERCARD"),
+    **_found_by(_counted_pairs, "MSETEX"),
+    **_found_by(_first_and_stored, "SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER"),
+    **_found_by(_streams, "XREAD XREADGROUP"),
+    **_found_by(_none, "PING ECHO TIME PUBLISH SPUBLISH PUBSUB INFO DBSIZE KEYS SCAN RANDOMKEY LASTSAVE ROLE LOLWUT"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a command's name tells: its words, where its keys are, whether its reply has another shape in RESP3."""
+
+    words: tuple[bytes, ...]
+    find_keys: Callable[[Words], Words]
+    reshaped: bool
+    may_block: bool
+
+
+@lru_cache(maxsize=1024)
+def command(name: str) -> Command:
+    """Look up a command by its name, subcommand included (``"XGROUP CREATE"``).
+
+    Raises ``ValueError`` for one that has no place in a fenced write; the message says why.
+    """
+    words = name.upper().split()
+    if not words:
+        raise ValueError("a command without a name")
+    first = words[0]
+    if first in _REFUSED:
+        raise ValueError(f"{name} has no place in a fenced write: {_REFUSED[first]}")
+    return Command(
+        words=tuple(word.encode() for word in words),
+        find_keys=_KEYS.get(first, _first),
+        reshaped=first in _RESHAPED,
+        may_block=first in ("XREAD", "XREADGROUP"),
+    )

@@ -1,0 +1,98 @@
+"""What the client's errors mean for a fenced write. The one place where they are translated."""
+
+from __future__ import annotations
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    ConnectionError,
+    InvalidResponse,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from fencing.errors import ContentionError, FencingError, OutcomeUnknownError
+
+LOST = (ConnectionError, TimeoutError, InvalidResponse, OSError)
+"""What the client raises when a connection cannot be had or is lost."""
+
+
+class ServerRefusedError(FencingError):
+    """The server takes no writes now: a read-only replica, out of memory, a failed save, no permission.
+
+    Nothing was written, and nothing is said of the token: the same one may write once the server's operator has acted.
+    """
+
+
+# By class and by the first word of the message (the client has classes for some codes only). All of these are
+# answered before the script's first command, or by its first look at a mark.
+_PASSING: dict[type[Exception], str] = {
+    BusyLoadingError: "is still loading its data",
+    TryAgainError: "is moving the slot",
+    ClusterDownError: "says that its cluster, or its link to the primary, is down",
+}
+_PASSING_CODES = {
+    "BUSY": "is busy with a script of somebody else's",
+    "NOREPLICAS": "has too few replicas for min-replicas-to-write",
+}
+_LASTING: dict[type[Exception], str] = {
+    ReadOnlyError: "is a read-only replica: connect to the primary",
+    OutOfMemoryError: "is out of memory (maxmemory): free some or raise the limit",
+    NoPermissionError: "denies this user a command or key: allow EVALSHA, SCRIPT LOAD, keys fencing:* and the data's",
+    AuthenticationError: "asks for credentials or does not accept them",
+    AuthorizationError: "does not accept the credentials",
+    MovedError: "is a node of a cluster that does not serve this key: use a cluster client",
+    ClusterCrossSlotError: "is a cluster and the keys lie in several slots: build them with redis_key(resource, name)",
+    NoScriptError: "forgot the script at once, twice: something flushes its script cache all the time",
+}
+_LASTING_CODES = {
+    "MISCONF": "refuses writes because its last save to disk failed: see its log",
+    "NOAUTH": "asks for credentials",
+    "WRONGTYPE": "has something else than a mark under the key of a mark: remove that key, then raise the fence",
+}
+
+
+def nothing_done(exc: Exception, downstream: str) -> FencingError | None:
+    """The error to raise for an answer by which the server says that it did nothing; ``None`` if it does not say so."""
+    code = str(exc).partition(" ")[0]
+    for kind, classes, codes in (
+        (ContentionError, _PASSING, _PASSING_CODES),
+        (ServerRefusedError, _LASTING, _LASTING_CODES),
+    ):
+        reason = next((text for error, text in classes.items() if isinstance(exc, error)), None)
+        reason = reason or (codes.get(code) if isinstance(exc, ResponseError) else None)
+        if reason:
+            return kind(f"{downstream} {reason}; nothing was written ({exc})", downstream=downstream)
+    if isinstance(exc, ResponseError) and "unexpected symbol near '#'" in str(exc):
+        return ServerRefusedError(
+            f"{downstream} is too old: fenced writes need Redis 7.0 or Valkey 7.2; nothing was written",
+            downstream=downstream,
+        )
+    return None
+
+
+def unreachable(exc: BaseException, downstream: str) -> FencingError:
+    """The error for a connection that could not be had, so that nothing was sent."""
+    if isinstance(exc, RedisError) and (said := nothing_done(exc, downstream)):
+        return said
+    return ContentionError(
+        f"{downstream} could not be reached; nothing was sent, so nothing was written ({exc})", downstream=downstream
+    )
+
+
+def unknown(why: str, downstream: str) -> OutcomeUnknownError:
+    """The error for a write of which nobody can say whether it was applied."""
+    return OutcomeUnknownError(
+        f"{downstream}: {why}: the write may or may not have been applied; look at the data before doing it again",
+        downstream=downstream,
+    )

@@ -1,0 +1,166 @@
+"""The guard over a Redis or Valkey client, blocking or asyncio."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, overload
+
+import redis
+import redis.asyncio
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
+
+from adapters.redis._core import Seen, Write, reading
+from adapters.redis._diagnose import diagnosing
+from adapters.redis._drive import drive, drive_async
+from adapters.redis._durability import Durability
+from adapters.redis._recorder import Recorder, Tape
+from fencing import Finding, Mark, Token
+from fencing._law import OnMissing
+from fencing.errors import EffectError
+
+
+class RedisGuard:
+    """A guard over a ``redis.Redis`` or ``redis.asyncio.Redis``: pass it to ``fenced_write()`` in place of the client.
+
+    ``on_missing``: what a write to a resource without a mark means. ``"reject"`` (the default): the mark was lost,
+    and the write is refused with :class:`~fencing.errors.MarkMissingError`; only ``raise_fence`` and a job's
+    ``fences=`` make marks. ``"create"``: it is the first write and makes the mark; refused on a server that evicts
+    keys without a time to live.
+
+    ``durability``: ``"none"``, the primary's word is enough; or ``"wait:N:MS"``: at least N replicas must have the
+    write within MS milliseconds (``WAIT`` on the connection that wrote), else
+    :class:`~fencing.errors.OutcomeUnknownError`. Name as many replicas as may be promoted: a mark that a failover
+    loses lets an older token in.
+
+    The client itself is not changed. Raises ``TypeError`` for what is not such a client and ``ValueError`` for an
+    unknown option. Needs Redis 7.0 or Valkey 7.2.
+    """
+
+    @overload
+    def __new__(cls, client: redis.Redis, on_missing: OnMissing = ..., durability: str = ...) -> SyncRedisGuard: ...
+    @overload
+    def __new__(
+        cls, client: redis.asyncio.Redis, on_missing: OnMissing = ..., durability: str = ...
+    ) -> AsyncRedisGuard: ...
+    def __new__(cls, client: Any, on_missing: OnMissing = "reject", durability: str = "none") -> RedisGuard:
+        """Pick the guard for the kind of client."""
+        kind: type[RedisGuard]
+        if isinstance(client, Pipeline | AsyncPipeline):
+            raise TypeError("a pipeline cannot be fenced: pass the client, and record the commands in the block")
+        if isinstance(client, redis.asyncio.Redis):
+            kind = AsyncRedisGuard
+        elif isinstance(client, redis.Redis):
+            kind = SyncRedisGuard
+        else:
+            raise TypeError(
+                f"no guard knows how to fence a {type(client).__module__}.{type(client).__qualname__}: "
+                "pass a redis.Redis or a redis.asyncio.Redis"
+            )
+        return object.__new__(kind)
+
+    def __init__(self, client: Any, on_missing: OnMissing = "reject", durability: str = "none") -> None:
+        if on_missing not in ("reject", "create"):
+            raise ValueError(f'on_missing is "reject" or "create", not {on_missing!r}')
+        self._client = client  # a client that is gone closes its pool
+        self._pool = client.connection_pool
+        self._callbacks = client.response_callbacks
+        self._encoder = self._pool.get_encoder()
+        self._on_missing = on_missing
+        self._durability = Durability.parse(durability, self._pool.connection_kwargs.get("socket_timeout"))
+        self._seen = Seen()
+        self.downstream = _name(self._pool)
+
+    def _tape(self) -> Tape:
+        return Tape(self._encoder, self._callbacks)
+
+    def _writing(self, resources: tuple[str, ...], token: Token, holder: str, tape: Tape) -> Write:
+        return Write(resources, token, holder, self._on_missing, tape, self._durability, self.downstream, self._seen)
+
+    def _raising(self, resources: tuple[str, ...], token: Token, holder: str) -> Write:
+        return Write(resources, token, holder, "raise", None, self._durability, self.downstream, self._seen)
+
+
+class SyncRedisGuard(RedisGuard):
+    """What :class:`RedisGuard` makes of a ``redis.Redis``."""
+
+    @contextmanager
+    def open(self, resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Recorder]:
+        """Yield a recorder. When the block ends without an error, check the token and execute the commands at once."""
+        tape = self._tape()
+        try:
+            yield Recorder(tape)
+            drive(self._pool, self._writing(resources, token, holder, tape).dialogue())
+        except EffectError:
+            raise
+        except BaseException as exc:
+            tape.abandon(exc)
+            raise
+
+    def raise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
+        """Raise the marks, making those that are missing."""
+        drive(self._pool, self._raising(resources, token, holder).dialogue())
+
+    def read_mark(self, resource: str) -> Mark | None:
+        """Return the resource's mark; its time is the server's."""
+        return drive(self._pool, reading(resource, self.downstream))
+
+    def diagnose(self) -> list[Finding]:
+        """Look at version, role, eviction, replication and persistence of the server."""
+        return drive(self._pool, diagnosing(self.downstream, self._on_missing, self._durability))
+
+
+class AsyncRedisGuard(RedisGuard):
+    """What :class:`RedisGuard` makes of a ``redis.asyncio.Redis``."""
+
+    @asynccontextmanager
+    async def aopen(self, resources: tuple[str, ...], token: Token, holder: str) -> AsyncIterator[Recorder]:
+        """As :meth:`SyncRedisGuard.open`."""
+        tape = self._tape()
+        try:
+            yield Recorder(tape)
+            await drive_async(self._pool, self._writing(resources, token, holder, tape).dialogue())
+        except EffectError:
+            raise
+        except BaseException as exc:
+            tape.abandon(exc)
+            raise
+
+    async def araise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
+        """As :meth:`SyncRedisGuard.raise_fence`."""
+        await drive_async(self._pool, self._raising(resources, token, holder).dialogue())
+
+    async def aread_mark(self, resource: str) -> Mark | None:
+        """As :meth:`SyncRedisGuard.read_mark`."""
+        return await drive_async(self._pool, reading(resource, self.downstream))
+
+    async def adiagnose(self) -> list[Finding]:
+        """As :meth:`SyncRedisGuard.diagnose`."""
+        return await drive_async(self._pool, diagnosing(self.downstream, self._on_missing, self._durability))
+
+
+_guards: weakref.WeakKeyDictionary[Any, RedisGuard] = weakref.WeakKeyDictionary()
+
+
+def guard_for(target: Any) -> RedisGuard:
+    """Return the guard of a client with the default options, the same one each time."""
+    guard = _guards.get(target)
+    if guard is None:
+        guard = RedisGuard(target)
+        del guard._client  # or the client, held by its own entry, would never go
+        _guards[target] = guard
+    return guard
+
+
+def _name(pool: Any) -> str:
+    """``redis:host:port/db``: which server, without user or password."""
+    kwargs = pool.connection_kwargs
+    if "path" in kwargs:
+        place = kwargs["path"]
+    elif hasattr(pool, "service_name"):
+        place = f"sentinel:{pool.service_name}"
+    else:
+        place = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return f"redis:{place}/{kwargs.get('db') or 0}"
