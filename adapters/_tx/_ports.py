@@ -36,7 +36,9 @@ class SyncTx(Protocol):
         """A savepoint for the block: an exception in it undoes the block's writes and passes on."""
 
     def still_open(self) -> bool:
-        """Whether the transaction (and savepoint) of the first use here is still open and healthy. No round trip."""
+        """Whether the transaction and savepoints that the first use here found, and those made here since, are still open
+        and healthy. No round trip.
+        """
 
     def flush(self) -> None:
         """Send a Session's pending changes; nothing for a connection."""

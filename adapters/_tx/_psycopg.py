@@ -96,11 +96,14 @@ class PsycopgTx(_PsycopgBase):
             self._enter()
         rollback: psycopg.Rollback | None = None
         with self.handle.transaction():
+            self._level += 1
             try:
                 yield
             except psycopg.Rollback as exc:
                 rollback = exc
                 raise
+            finally:
+                self._level -= 1
         if rollback is not None:  # it was meant for the caller's block; ours has swallowed it
             raise rollback
 
@@ -149,11 +152,14 @@ class AsyncPsycopgTx(_PsycopgBase):
             self._enter()
         rollback: psycopg.Rollback | None = None
         async with self.handle.transaction():
+            self._level += 1
             try:
                 yield
             except psycopg.Rollback as exc:
                 rollback = exc
                 raise
+            finally:
+                self._level -= 1
         if rollback is not None:
             raise rollback
 

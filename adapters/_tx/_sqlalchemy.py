@@ -38,6 +38,7 @@ class SqlalchemyTx:
         self._tables = tables
         self._connection: Connection | None = None
         self._outer: tuple[Any, Any] = (None, None)
+        self._inside: Any = None
 
     def execute(self, statement: Statement) -> Rows:
         """Execute a statement; see :class:`SyncTx`."""
@@ -54,20 +55,23 @@ class SqlalchemyTx:
         connection = self._connection or self._enter()
         with translated(self.downstream, self._tables):
             self._begin_sqlite(connection)
-        nested: Any
-        with self._source.begin_nested() as nested:
+        outside = self._inside
+        with self._source.begin_nested() as self._inside:
             self._checked_out()  # a Session sends the SAVEPOINT only once its connection is asked for
-            yield
-            # Left without an error although it was rolled back inside: begin_nested() would pass over that in silence.
-            if not nested.is_active:
-                raise nothing_holds(self.downstream, "the savepoint was rolled back inside the effect; let it go on")
+            try:
+                yield
+                # Left without an error though it was rolled back inside: begin_nested() would pass over that in silence.
+                if not self._inside.is_active:
+                    raise nothing_holds(self.downstream, "the savepoint was rolled back inside its block; let it go on")
+            finally:
+                self._inside = outside
 
     def still_open(self) -> bool:
-        """Whether the transaction and savepoint of the first use are still there; see :class:`SyncTx`."""
+        """Whether the transaction and savepoints that the writes went to are still there; see :class:`SyncTx`."""
         root, nested = self._outer
-        if self._connection is None or root is None or not root.is_active:
+        if self._connection is None or root is None or self._connection.closed or self._connection.invalidated:
             return False
-        if (nested is not None and not nested.is_active) or self._connection.closed or self._connection.invalidated:
+        if not all(one.is_active for one in (root, nested, self._inside) if one is not None):
             return False
         raw = self._connection.connection.driver_connection
         if self.dialect == "sqlite":
