@@ -39,12 +39,11 @@ select set_config('idle_in_transaction_session_timeout', '10s', false), set_conf
         else current_setting('synchronous_commit') end, false)
 """
 
-# Plans are part of the contract: generic (the parameters of the hot statements say nothing about the data), on the indexes and row by
-# row, whatever the statistics say right after a bulk load or before the first ANALYZE.
+# Plans are part of the contract: generic (the parameters of the hot statements say nothing about the data) and on the
+# indexes, whatever the statistics say right after a bulk load or before the first ANALYZE.
 _HOT_ROLES = ("claim", "settle", "heart", "rescue")
 _HOT_SETTINGS = """
-select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
-    set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false)
+select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false)
 """
 
 

@@ -43,12 +43,10 @@ class Heart:
                 connection,
                 self._statements,
                 self._owner,
-                [held.claimed.id for held in due],
-                [held.claimed.token for held in due],
-                [held.task.lease for held in due],
+                [(held.claimed.id, held.claimed.token, held.task.lease) for held in due],
             )
         for held in due:
-            if held.claimed.id in kept:
+            if held.claimed.token in kept:
                 held.lease.extend(sent + held.task.lease)
             elif held.claimed.token in self._work.held and not held.lease.ended:
                 log.warning("job %d: its lease is lost (token %d)", held.claimed.id, held.claimed.token)

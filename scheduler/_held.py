@@ -55,11 +55,15 @@ class Work:
     counts: Counts = field(default_factory=Counts)
     arrived: threading.Condition = field(default_factory=threading.Condition)
     ended_some: threading.Event = field(default_factory=threading.Event)
-    running: int = 0
     draining: bool = False
     _finished: int = 0
     _rate: float = 0.0
     _since: float = field(default_factory=time.monotonic)
+
+    @property
+    def running(self) -> int:
+        """How many jobs are neither waiting for a thread nor settled."""
+        return max(0, len(self.held) - len(self.waiting))
 
     def finish(self, settlement: Settlement) -> None:
         """Hand an attempt that ended to the settler."""

@@ -118,6 +118,12 @@ class Leases:
                 release_lease(connection, self._statements, self._owner, lease.name, lease.token.value)
         except FencingError as exc:
             log.warning("the lease %r could not be released and will run out: %s", lease.name, exc)
+            return
+        if history.recording():
+            one = (f"lease/{lease.name}",)
+            history.emit(
+                history.Event("settle", "done", self._owner, "scheduler", one, str(lease.token), detail="released")
+            )
 
     def _forget(self, lease: Lease) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ Nothing here decides; that is in the SQL and in the pure modules.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -59,6 +60,8 @@ def settle(
 
     May be asked again after a lost reply.
     """
+    # In one order for whoever takes several rows (renew does the same), so that no two wait for each other.
+    settlements = sorted(settlements, key=lambda one: one.id)
     completed = [one for one in settlements if one.state == "completed"]
     others = [one for one in settlements if one.state != "completed"]
     found: set[int] = set()
@@ -68,18 +71,19 @@ def settle(
                 row[0]
                 for row in connection.execute(
                     statements["complete"],
-                    {**_who(owner, completed), "results": [one.result for one in completed]},
+                    {**_who(owner, completed), "results": _results(completed)},
                 )
             )
         if others:
             found.update(
-                row[0] for row in connection.execute(statements["settle"], {**_who(owner, others), **_how(others)})
+                row[0]
+                for row in connection.execute(statements["settle"], {**_who(owner, others), "ends": _ends(others)})
             )
-    answers = {one.token: Settled.OK for one in settlements if one.id in found}
-    missing = [one for one in settlements if one.id not in found]
+    answers = dict.fromkeys(found, Settled.OK)
+    missing = [one for one in settlements if one.token not in found]
     if missing:
         before = {row[0] for row in connection.execute(statements["settled_before"], _who(owner, missing))}
-        answers.update({one.token: Settled.BEFORE if one.id in before else Settled.LOST for one in missing})
+        answers.update({one.token: Settled.BEFORE if one.token in before else Settled.LOST for one in missing})
     return answers
 
 
@@ -87,16 +91,27 @@ def _who(owner: str, settlements: Sequence[Settlement]) -> dict[str, Any]:
     return {"owner": owner, "ids": [one.id for one in settlements], "tokens": [one.token for one in settlements]}
 
 
-def _how(settlements: Sequence[Settlement]) -> dict[str, Any]:
-    return {
-        "states": [one.state for one in settlements],
-        "outcomes": [one.outcome for one in settlements],
-        "uncounted": [one.uncounted for one in settlements],
-        "yields": [int(one.outcome == "yielded") for one in settlements],
-        "delays": [one.delay for one in settlements],
-        "errors": [one.error for one in settlements],
-        "reasons": [one.reason for one in settlements],
-    }
+def _results(settlements: Sequence[Settlement]) -> str | None:
+    """The results that there are, as one JSON object by token; its values are JSON text already."""
+    parts = [f'"{one.token}":{one.result}' for one in settlements if one.result is not None]
+    return "{" + ",".join(parts) + "}" if parts else None
+
+
+def _ends(settlements: Sequence[Settlement]) -> str:
+    return json.dumps(
+        {
+            str(one.token): {
+                "state": one.state,
+                "outcome": one.outcome,
+                "uncounted": one.uncounted,
+                "yielded": int(one.outcome == "yielded"),
+                "delay": one.delay,
+                "error": one.error,
+                "reason": one.reason,
+            }
+            for one in settlements
+        }
+    )
 
 
 class _Nothing:
@@ -108,10 +123,11 @@ class _Nothing:
 
 
 def renew(
-    connection: Connection, statements: Statements, owner: str, ids: list[int], tokens: list[int], leases: list[float]
+    connection: Connection, statements: Statements, owner: str, leases: Sequence[tuple[int, int, float]]
 ) -> set[int]:
-    """Extend the leases; return the ids that are still held."""
-    parameters = {"owner": owner, "ids": ids, "tokens": tokens, "leases": leases}
+    """Extend the leases of jobs, given as (id, token, seconds); return the tokens that are still held."""
+    ids, tokens, seconds = (list(column) for column in zip(*sorted(leases), strict=True))
+    parameters = {"owner": owner, "ids": ids, "tokens": tokens, "leases": seconds}
     return {row[0] for row in connection.execute(statements["renew"], parameters)}
 
 

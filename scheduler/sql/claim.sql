@@ -3,8 +3,8 @@
 --   due (or everything due is being claimed by others). No row at all: the issuer was never installed.
 -- Locks: the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range per task (see claim_arm.sql); then job_pkey.
--- The picked rows go through arrays: an array is planned as ten rows, so the update stays a loop over the primary key whatever the
--- statistics say (a LIMIT with a parameter is planned as a tenth of the table).
+-- An array, not a join, drives the update: it is an index condition on the primary key whatever the statistics say. A join turned around
+-- where they said that the table is empty.
 -- Tokens are drawn after the rows are locked and in run order, so that within a batch they rise as the jobs will run.
 with instant as materialized (select {schema}.clock() as now),
 live as materialized (
@@ -27,13 +27,12 @@ claimed as (
     set status = 'leased',
         attempt = j.attempt + 1,
         owner = %(owner)s,
-        token = p.token,
+        token = (select tokens from picked)[array_position((select ids from picked), j.id)],
         lineage = (select lineage from live),
         claimed_at = (select now from instant),
         lease_until = (select now from instant)
             + make_interval(secs => (%(leases)s::float8[])[array_position(%(tasks)s::text[], j.task)])
-    from picked, unnest(picked.ids, picked.tokens) p(id, token)
-    where j.id = p.id
+    where j.id = any((select ids from picked)::bigint[])
     returning j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
         j.yields, j.key, j.schedule, j.nominal
 )
