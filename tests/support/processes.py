@@ -33,11 +33,12 @@ class PythonProcess:
         user: str | int | None = None,
         group: str | int | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         program = [str(code)] if isinstance(code, Path) else ["-c", textwrap.dedent(code)]
         self._own_group = own_group
         self._process = subprocess.Popen(
-            [sys.executable, "-u", *program, *arguments],
+            [python, "-u", *program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

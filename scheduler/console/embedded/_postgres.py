@@ -221,9 +221,15 @@ class Standby(Postgres):
         wait_until(self._streams, "the standby follows its primary again", 30)
 
     def wait_until_caught_up(self, timeout: float = 30) -> None:
-        """Returns when it has applied everything that the primary had written when this was called."""
+        """Returns when it has applied everything that its primary had durably committed when this was called.
+
+        What the primary has written but not flushed is not waited for: it may stay there for many seconds.
+        """
         with self._primary.connect() as connection:
-            (end,) = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone() or ("",)
+            (end,) = connection.execute(
+                "select (case when pg_is_in_recovery() then pg_last_wal_replay_lsn()"
+                " else pg_current_wal_flush_lsn() end)::text"
+            ).fetchone() or ("0/0",)
         wait_until(
             lambda: self._ask(f"select pg_last_wal_replay_lsn() >= '{end}'::pg_lsn"),
             f"the standby applies the log up to {end}",
