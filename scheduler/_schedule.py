@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from heapq import merge
 from itertools import groupby, takewhile
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, CroniterError, croniter
@@ -156,22 +156,44 @@ class Schedule:
     jitter: timedelta | float = 0
     jitter_seed: str = ""
     zones: ZoneSource | None = field(default=None, repr=False)
-    _rule: _Rule = field(init=False, repr=False, compare=False)
-    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
-    _policy: Policy = field(init=False, repr=False, compare=False)
-    _span: timedelta = field(init=False, repr=False, compare=False)
-    _bounds: tuple[datetime, datetime] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, allowed in (("clock", Clock), ("gap", Gap), ("fold", Fold)):
             _one_of(name, getattr(self, name), get_args(allowed))
         if self.max_gap is not None and not isinstance(self.max_gap, timedelta):
             raise TypeError(f"max_gap is a timedelta, or None for no bound, not {self.max_gap!r}")
-        self._derive("_bounds", _bounds(self.start_at, self.end_at))
-        self._derive("_rule", _parse(self.expr, bool(self.day_or), bool(self.seconds)))
-        self._derive("_zone", (self.zones or packaged_zones()).zone(self.tz))
-        self._derive("_policy", ELAPSED if self.elapsed else Policy(self.gap, self.fold, self.max_gap))
-        self._derive("_span", _span(self.jitter))
+        # Derived at once, so that what cannot be derived is refused here and not at the first use.
+        _ = self._rule, self._zone, self._bounds, self._span
+
+    @cached_property
+    def _rule(self) -> _Rule:
+        return _parse(self.expr, bool(self.day_or), bool(self.seconds))
+
+    @cached_property
+    def _zone(self) -> ZoneInfo:
+        return (self.zones or packaged_zones()).zone(self.tz)
+
+    @cached_property
+    def _bounds(self) -> tuple[datetime, datetime]:
+        """The window that the schedule is confined to: after the first instant, and not after the second."""
+        before = datetime.min if self.start_at is None else _instant("start_at", self.start_at) - _TICK
+        last = _END if self.end_at is None else min(_END, _instant("end_at", self.end_at))
+        if before >= last:
+            text = f"{self.start_at} .. {self.end_at}"
+            raise ScheduleError("the schedule ends before it starts", expr=text, field="end_at", length=len(text))
+        return before, last
+
+    @cached_property
+    def _span(self) -> timedelta:
+        """The most by which an occurrence is late."""
+        try:
+            span = self.jitter if isinstance(self.jitter, timedelta) else timedelta(seconds=self.jitter)
+        except (OverflowError, ValueError):  # infinite, or not a number
+            span = -_TICK
+        if not timedelta() <= span <= MAX_JITTER:
+            problem = f"it is 0 to {MAX_JITTER // _HOUR} hours, in seconds or as a timedelta"
+            raise ScheduleError(problem, expr=str(self.jitter), field="jitter", length=len(str(self.jitter)))
+        return span
 
     @property
     def elapsed(self) -> bool:
@@ -199,9 +221,6 @@ class Schedule:
             if len(found) == limit:
                 break
         return found
-
-    def _derive(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
 
     def _due(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
         """The occurrences in the window (naive, in UTC)."""
@@ -238,8 +257,8 @@ class Schedule:
         """What the rule names in the window."""
         nominals = self._rule.after(earliest_local(after, self._zone).replace(microsecond=0))
         end = latest_local(until)
-        resolved = moments(takewhile(lambda nominal: nominal <= end, nominals), self._zone, self._policy)
-        for moment in resolved:
+        policy = ELAPSED if self.elapsed else Policy(self.gap, self.fold, self.max_gap)
+        for moment in moments(takewhile(lambda nominal: nominal <= end, nominals), self._zone, policy):
             if moment.instant > until:
                 return
             if moment.instant > after:
@@ -264,39 +283,11 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         )
 
 
-def _aware(name: str, value: datetime) -> datetime:
-    """The time in UTC. A naive one would mean another instant on every machine, so it is refused."""
+def _instant(name: str, value: datetime) -> datetime:
+    """An aware time as a naive one in UTC. A naive one would mean another instant elsewhere, so it is refused."""
     if not isinstance(value, datetime):
         raise TypeError(f"{name} is an aware datetime, not {type(value).__name__} {value!r}")
     if value.utcoffset() is None:
-        raise ScheduleError(
-            "the time is naive: give it a zone, such as tzinfo=datetime.UTC", expr=str(value), field=name,
-            length=len(str(value)),
-        )  # fmt: skip
-    return value.astimezone(UTC)
-
-
-def _instant(name: str, value: datetime) -> datetime:
-    return _aware(name, value).replace(tzinfo=None)
-
-
-def _bounds(start_at: datetime | None, end_at: datetime | None) -> tuple[datetime, datetime]:
-    """The window that the schedule is confined to: after the first instant, and not after the second."""
-    before = datetime.min if start_at is None else _instant("start_at", start_at) - _TICK
-    last = _END if end_at is None else min(_END, _instant("end_at", end_at))
-    if before >= last:
-        raise ScheduleError("the schedule ends before it starts", expr=f"{start_at} .. {end_at}", field="end_at")
-    return before, last
-
-
-def _span(jitter: timedelta | float) -> timedelta:
-    try:
-        span = jitter if isinstance(jitter, timedelta) else timedelta(seconds=jitter)
-    except (OverflowError, ValueError):  # infinite, or not a number
-        span = -_TICK
-    if not timedelta() <= span <= MAX_JITTER:
-        raise ScheduleError(
-            f"it is 0 to {MAX_JITTER // timedelta(hours=1)} hours, in seconds or as a timedelta",
-            expr=str(jitter), field="jitter", length=len(str(jitter)),
-        )  # fmt: skip
-    return span
+        problem = "the time is naive: give it a zone, such as tzinfo=datetime.UTC"
+        raise ScheduleError(problem, expr=str(value), field=name, length=len(str(value)))
+    return value.astimezone(UTC).replace(tzinfo=None)

@@ -267,6 +267,32 @@ def test_times_that_meet_at_the_end_of_a_gap_are_one_occurrence():
     assert pairs == [(2, 2), (2, 2)]
 
 
+def test_a_window_that_begins_just_after_a_gap_has_what_was_shifted_into_it():
+    schedule = Schedule("30 2 * * *", tz="America/New_York", gap="shift")
+    found = schedule.occurrences(utc("2026-03-08 07:10"), utc("2026-03-08 08:00"))
+    assert [(o.due_at, o.nominal) for o in found] == [(utc("2026-03-08 07:30"), datetime(2026, 3, 8, 2, 30))]
+
+
+def test_a_gap_with_seconds_ends_at_its_second():
+    # Liberia's clock went from UTC-0:44:30 to UTC on 1972-01-07, over the first 44.5 minutes of the day.
+    schedule = Schedule("0 0,12 * * *", tz="Africa/Monrovia")
+    assert due(schedule, "1972-01-06 12:00", 4) == [
+        "1972-01-06 12:44:30", "1972-01-07 00:44:30", "1972-01-07 12:00:00", "1972-01-08 00:00:00",
+    ]  # fmt: skip
+
+
+def test_seconds_within_a_gap_and_a_fold_follow_the_policies():
+    schedule = Schedule("15,45 30 2 * * *", tz="Europe/Berlin", seconds=True, fold="both")
+    (merged,) = schedule.occurrences(utc("2026-03-29 00:00"), utc("2026-03-29 12:00"))
+    assert (merged.due_at, merged.nominal, merged.merged) == (
+        utc("2026-03-29 01:00"),
+        datetime(2026, 3, 29, 2, 30, 15),
+        2,
+    )
+    twice = schedule.occurrences(utc("2026-10-25 00:00"), utc("2026-10-25 12:00"))
+    assert [(o.due_at.hour, o.due_at.second, o.fold) for o in twice] == [(0, 15, 0), (0, 45, 0), (1, 15, 1), (1, 45, 1)]
+
+
 def test_a_long_gap_is_caught_up_only_without_a_bound():
     schedule = Schedule("30 2 * * *", tz="Pacific/Apia")
     window = utc("2011-12-30"), utc("2011-12-31")
