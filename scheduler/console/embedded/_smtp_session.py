@@ -72,6 +72,10 @@ class Session(SMTP):
         answer = await asyncio.shield(asyncio.ensure_future(self._decide(exchange)))
         return await self._speak(answer, "250 OK")
 
+    async def handle_exception(self, error: Exception) -> str:
+        """What the client is told when a hook fails: so the test that wrote the hook sees why."""
+        return f"500 5.3.0 {type(error).__name__}: {' '.join(str(error).split())}"
+
     async def _decide(self, exchange: Exchange) -> Answer:
         answer = await _ask(self._script(exchange.phase), exchange)
         reply = answer.reply or "" if isinstance(answer, Drop) else answer or "250"
