@@ -86,6 +86,11 @@ def _own_copy(message: EmailMessage | Email, default_from: str) -> EmailMessage:
             "parse legacy messages with policy=email.policy.default"
         )
     copy = deepcopy(message)
+    for name in copy:
+        try:
+            copy.get_all(name)
+        except Exception as exc:  # headers are parsed when they are read, and the parser stumbles in many ways
+            raise ValueError(f"{name} is not well formed: {exc}") from exc
     if not copy["From"] and default_from:
         copy["From"] = (mailbox("from_", default_from).header(),)
     return copy

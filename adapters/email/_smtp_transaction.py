@@ -17,6 +17,9 @@ from adapters.email._transport import Answer, Delivery, Fate, Gate, Outgoing
 CLOSING = 421
 """Service not available, closing transmission channel: an answer to any command (RFC 5321 §3.8)."""
 
+BLOCK_BYTES = 65_536
+"""The content is sent in blocks, each with the timeout to itself (RFC 5321 §4.5.3.2.5): a slow line is no broken one."""
+
 _STUFF = re.compile(rb"(?m)^\.")
 
 
@@ -105,8 +108,10 @@ class Transaction:
 
     def _content(self) -> Delivery:
         smtp = self._smtp
+        stuffed = memoryview(_STUFF.sub(b"..", self._mail.message))
         try:
-            smtp.send(_STUFF.sub(b"..", self._mail.message))
+            for start in range(0, len(stuffed), BLOCK_BYTES):
+                smtp.send(stuffed[start : start + BLOCK_BYTES])
         except OSError as exc:
             # The final dot was not written, and a server must not deliver without it (RFC 5321 §4.1.1.4).
             raise Broken(self._answers("deferred", f"the connection broke within the content: {exc}")) from exc
