@@ -10,9 +10,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Self
+from weakref import WeakSet
 
 from fencing import Lease
 from scheduler import _migrate
@@ -40,12 +41,20 @@ Handler = Callable[[Job], Any]
 class _Process:
     """What belongs to one process: connections and threads do not survive a fork, and an owner's name must not."""
 
-    pid: int
     owner: str
     link: Link
     leases: Leases
-    checked: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_schedulers: WeakSet[Scheduler] = WeakSet()
+
+
+def _after_fork() -> None:
+    for scheduler in list(_schedulers):
+        scheduler._forget_process()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Scheduler:
@@ -62,7 +71,8 @@ class Scheduler:
         self._schedules: dict[str, Declared] = {}
         self._services: list[Service] = []
         self._process: _Process | None = None
-        self._fork_lock = threading.Lock()
+        self._process_lock = threading.Lock()
+        _schedulers.add(self)
 
     # -- what the application declares
 
@@ -251,22 +261,23 @@ class Scheduler:
         """
         stop = stop or threading.Event()
         worker = self._worker(queues, concurrency, batch)
-        with _Signals(stop, worker):
+        with _Signals(worker) as signals:
             worker.start()
             log.info("worker %s: tasks %s", self._here().owner, ", ".join(self._tasks))
-            # A wait without a time would keep the signal's handler from running on some systems.
-            while not stop.wait(1.0):
+            while not signals.arrived and not stop.wait(0.1):
                 pass
+            stop.set()
             return worker.drain()
 
     def run_until_idle(self, queues: Sequence[str] = ("default",), concurrency: int = 4) -> Counts:
-        """Claim and run what is due, occurrences of schedules included, then return what was done. For tests and
-        scripts.
+        """Claim and run what is due, with occurrences of schedules and leases that ran out, then return what was done.
+
+        For tests and scripts.
 
         What a retry or a yield put off to a later time is not waited for.
         """
         worker = self._worker(queues, concurrency, None, listen=False)
-        worker.materialise()
+        worker.sweep()
         worker.start()
         try:
             wait_until(lambda: worker.idle, threading.Event())
@@ -299,9 +310,9 @@ class Scheduler:
 
     def close(self) -> None:
         """Close this process's connections and end its background threads."""
-        with self._fork_lock:
+        with self._process_lock:
             here, self._process = self._process, None
-        if here is not None and here.pid == os.getpid():
+        if here is not None:
             here.leases.close()
             here.link.close()
 
@@ -343,36 +354,46 @@ class Scheduler:
         )
 
     def _here(self) -> _Process:
-        with self._fork_lock:
-            if self._process is None or self._process.pid != os.getpid():
+        with self._process_lock:
+            if self._process is None:
                 # Unique per process start: a reused name would let a restored container pass for the one before it.
                 owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
                 self._process = _Process(
-                    os.getpid(),
                     owner,
                     Link(self._database, "app"),
                     Leases(self._database, self._statements, owner),
                 )
             return self._process
 
+    def _forget_process(self) -> None:
+        # In a child: a thread of the parent may have held the lock, and its connections must not be used here. They are
+        # dropped, not closed: the driver does not end the parent's session from another process.
+        self._process_lock = threading.Lock()
+        self._process = None
+
 
 class _Signals:
-    """While inside, the first SIGTERM or SIGINT sets ``stop``, the second abandons what still runs."""
+    """While inside, the first SIGTERM or SIGINT is noted, the second abandons what still runs.
 
-    def __init__(self, stop: threading.Event, worker: Worker) -> None:
-        self._stop = stop
+    A signal's handler runs in the main thread wherever that is, perhaps inside a lock: so it takes none, and sets no
+    :class:`threading.Event`, which has one.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.arrived = False
         self._worker = worker
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._handle)
+        return self
 
     def _handle(self, number: int, _: object) -> None:
-        if self._stop.is_set():
+        if self.arrived:
             self._worker.abandon()
-        self._stop.set()
+        self.arrived = True
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

@@ -35,8 +35,12 @@ class Claimer:
         self._batch = batch
         self._poll = poll
         self._shortest = min(task.lease for task in tasks.values())
-        self.dry = False
-        """Whether the last claim found nothing to do."""
+        self._dry_at: int | None = None
+
+    @property
+    def dry(self) -> bool:
+        """Whether a claim that was sent after the last settlement found nothing to do."""
+        return self._dry_at == self._work.settled
 
     def run_once(self) -> float | None:
         """Claim once; return the seconds until it is worth another look."""
@@ -48,10 +52,10 @@ class Claimer:
             return self._poll
         # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
         # database's.
-        sent = lease_clock()
+        sent, settled = lease_clock(), work.settled
         with self._link.use("claim") as connection:
             issuer, jobs = self._claim(connection, wanted)
-        self.dry = not jobs
+        self._dry_at = None if jobs else settled
         if not jobs:
             return self._poll
         self._hand_over([self._hold(issuer, sent, claimed) for claimed in jobs])

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencing.errors import ContentionError
-from scheduler.errors import DatabaseError, DatabaseUnavailableError, NotMigratedError
+from scheduler.errors import DatabaseError, DatabaseUnavailableError, NotMigratedError, ValueRefusedError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -31,12 +31,14 @@ _NETWORK = {
     "tcp_user_timeout": "10000",
 }
 
-# A worker that is stopped inside a transaction must not hide its rows from the others. A token must not leave before it is
-# durable: synchronous_commit is raised where it was off, and left alone where it is stronger.
+# A worker that is stopped inside a transaction must not hide its rows from the others. What waited for a lock reads
+# again what is there then. A token must not leave before it is durable: synchronous_commit is raised where it was
+# weaker.
 _SETTINGS = """
 select set_config('idle_in_transaction_session_timeout', '10s', false), set_config('jit', 'off', false),
-    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
-        else current_setting('synchronous_commit') end, false)
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('synchronous_commit', case when current_setting('synchronous_commit') = 'remote_apply'
+        then 'remote_apply' else 'on' end, false)
 """
 
 # Plans are part of the contract: generic (the parameters of the hot statements say nothing about the data) and on the
@@ -75,6 +77,8 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except psycopg.Error as exc:
         raise translate(exc, doing) from exc
+    except UnicodeEncodeError as exc:
+        raise ValueRefusedError(f"{doing}: half of a surrogate pair is no text ({exc})") from exc
 
 
 def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError:
@@ -88,6 +92,8 @@ def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError
     lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and not state
     if lost or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25006", "53300"):
         return DatabaseUnavailableError(f"{doing}: {text}")
+    if isinstance(exc, psycopg.DataError) or state.startswith("54"):
+        return ValueRefusedError(f"{doing}: {text}")
     return DatabaseError(f"{doing}: {text}")
 
 

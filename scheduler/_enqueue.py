@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Generator, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,13 +12,8 @@ from psycopg.rows import tuple_row
 from fencing.errors import ContentionError
 from scheduler._connect import translate, translated
 from scheduler._job import Enqueued
+from scheduler._json import json_text
 from scheduler._sql import Statements
-
-MAX_ARGS = 1 << 20
-"""The largest payload, in bytes of JSON.
-
-Larger things belong in a table or a bucket of their own, and their name in the payload.
-"""
 
 _TRIES = 5
 
@@ -27,18 +21,8 @@ Plan = Generator[dict[str, Any], Sequence[tuple[Any, ...]], Enqueued]
 
 
 def checked_args(task: str, args: object) -> str:
-    """Return ``args`` as JSON text. ``TypeError`` for what JSON cannot hold, ``ValueError`` for what is too large."""
-    try:
-        text = json.dumps(args, allow_nan=False)
-    except (TypeError, ValueError) as exc:
-        raise TypeError(
-            f"the arguments of {task!r} are not JSON ({exc}); pass numbers, texts, lists and dictionaries"
-        ) from exc
-    if len(text) > MAX_ARGS:
-        raise ValueError(f"the arguments of {task!r} are {len(text):,} bytes of JSON, at most {MAX_ARGS:,} are taken")
-    if "\\u0000" in text:
-        raise ValueError(f"the arguments of {task!r} hold a NUL character, which PostgreSQL cannot store")
-    return text
+    """Return ``args`` as JSON text. Raises as :func:`json_text`."""
+    return json_text(args, f"the arguments of {task!r}")
 
 
 def checked_due(due_at: object) -> datetime | None:

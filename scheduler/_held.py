@@ -46,7 +46,8 @@ class Work:
 
     The two deques are popped and appended without a lock (each operation is atomic); ``arrived`` and ``ended_some``
     only wake whoever sleeps. ``held`` keeps every job by token until its settlement is confirmed, so that its lease
-    is renewed for so long.
+    is renewed for so long. ``settled`` counts the batches that were settled: a handler may have enqueued something
+    before each of them.
     """
 
     waiting: deque[Held] = field(default_factory=deque)
@@ -56,6 +57,7 @@ class Work:
     arrived: threading.Condition = field(default_factory=threading.Condition)
     ended_some: threading.Event = field(default_factory=threading.Event)
     draining: bool = False
+    settled: int = 0
     _finished: int = 0
     _rate: float = 0.0
     _since: float = field(default_factory=time.monotonic)

@@ -27,7 +27,10 @@ a third of the shortest lease that can be asked for lies well above it.
 
 
 class Leases:
-    """The named leases of one process, renewed by one thread that runs while any is held."""
+    """The named leases of one process: one thread renews them, another tells of those that ran out.
+
+    Two, since a renewal that gets no answer must not keep the news from the holder.
+    """
 
     def __init__(self, database: Database, statements: Statements, owner: str) -> None:
         self._statements = statements
@@ -36,7 +39,7 @@ class Leases:
         self._renewing = Link(database, "lease renewal")
         self._held: dict[int, tuple[Lease, float]] = {}
         self._lock = threading.Lock()
-        self._keeper: Loop | None = None
+        self._loops: list[Loop] = []
 
     @contextmanager
     def hold(self, name: str, ttl: float, wait: float) -> Iterator[Lease]:
@@ -79,19 +82,29 @@ class Leases:
     def _keep(self, lease: Lease, ttl: float) -> None:
         with self._lock:
             self._held[lease.token.value] = (lease, ttl)
-            if self._keeper is None:
-                self._keeper = Loop("lease keeper", self._renew, TICK)
-                self._keeper.start()
+            if not self._loops:
+                self._loops = [
+                    Loop("lease keeper", self._renew, TICK, max_backoff=TICK),
+                    Loop("lease watch", self._watch, TICK),
+                ]
+                for loop in self._loops:
+                    loop.start()
 
-    def _renew(self) -> float | None:
+    def _live(self) -> list[tuple[Lease, float]]:
         with self._lock:
-            held = list(self._held.values())
-        due = [(lease, ttl) for lease, ttl in held if lease.remaining() < ttl * 2 / 3 and not lease.ended]
-        for lease, _ in held:
-            if lease.expire_if_due() and not lease.ended:
+            return [(lease, ttl) for lease, ttl in self._held.values() if not lease.ended]
+
+    def _watch(self) -> float | None:
+        for lease, _ in self._live():
+            if lease.expire_if_due():
                 log.warning("the lease %r (%s) is lost: no renewal was confirmed in time", lease.name, lease.token)
                 self._forget(lease)
-        due = [(lease, ttl) for lease, ttl in due if not lease.lost.is_set()]
+        return None
+
+    def _renew(self) -> float | None:
+        due = [
+            (lease, ttl) for lease, ttl in self._live() if lease.remaining() < ttl * 2 / 3 and not lease.lost.is_set()
+        ]
         if not due:
             return None
         sent = lease_clock()
@@ -130,9 +143,9 @@ class Leases:
             self._held.pop(lease.token.value, None)
 
     def close(self) -> None:
-        """End the renewal thread and the connections."""
-        if self._keeper is not None:
-            self._keeper.stop(timeout=5)
+        """End the threads and the connections."""
+        for loop in self._loops:
+            loop.stop(timeout=5)
         self._asking.close()
         self._renewing.close()
 

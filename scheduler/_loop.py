@@ -12,21 +12,24 @@ from fencing.errors import FencingError
 log = logging.getLogger("scheduler")
 
 MAX_BACKOFF = 5.0
-"""Seconds between two tries of a service that keeps failing."""
+"""The most seconds between two tries of a service that keeps failing."""
 
 
 class Loop:
     """A thread that calls ``run_once`` until it is told to stop.
 
     ``run_once`` returns the seconds to wait before the next run, or None for ``interval``; :meth:`wake` cuts the wait
-    short. An exception is logged and the service goes on after a growing, jittered wait: a restart of the server in
-    the middle of a sweep ends no loop.
+    short. An exception is logged and the service goes on after a growing, jittered wait of at most ``max_backoff``
+    seconds: a restart of the server in the middle of a sweep ends no loop.
     """
 
-    def __init__(self, name: str, run_once: Callable[[], float | None], interval: float) -> None:
+    def __init__(
+        self, name: str, run_once: Callable[[], float | None], interval: float, max_backoff: float = MAX_BACKOFF
+    ) -> None:
         self.name = name
         self._run_once = run_once
         self._interval = interval
+        self._max_backoff = max_backoff
         self._wake = threading.Event()
         self._stopping = False
         self._failures = 0
@@ -62,7 +65,7 @@ class Loop:
                 self._failures = 0
             except Exception as exc:  # whatever one run meets, the service goes on
                 self._failures += 1
-                wait = min(MAX_BACKOFF, 0.05 * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
+                wait = min(self._max_backoff, 0.05 * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
                 # The expected kinds are one line; anything else is a fault of ours and shows where.
                 log.warning(
                     "%s failed (%d in a row), again in %.1f s: %s",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
+
+MAX_WAIT = 10 * 366 * 24 * 3600.0
+"""The longest wait, in seconds: some ten years. Far longer ones are no time that PostgreSQL can store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,7 @@ class Retry:
     Blog 2015). ``max_attempts`` counts every start, also one whose lease ran out; a job that kills its worker each
     time ends ``dead`` too.
 
-    Raises ``ValueError`` for ``max_attempts`` below 1 or a ``base`` or ``cap`` that is negative or no number.
+    Raises ``ValueError`` for ``max_attempts`` below 1, or a ``base`` or ``cap`` that is no wait.
     """
 
     max_attempts: int = 5
@@ -27,13 +29,18 @@ class Retry:
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= 2**31 - 1:
             raise ValueError(f"Retry: max_attempts is a whole number from 1, not {self.max_attempts!r}")
         for name, value in (("base", self.base), ("cap", self.cap)):
-            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise ValueError(f"Retry: {name} is a number of seconds from 0, not {value!r}")
+            if not is_wait(value):
+                raise ValueError(f"Retry: {name} is a number of seconds from 0 to {MAX_WAIT:.0f}, not {value!r}")
 
     def delay(self, attempt: int, rng: random.Random | None = None) -> float:
         """Seconds to wait after the given attempt (counted from 1) failed."""
         ceiling = min(self.cap, self.base * 2.0 ** min(attempt - 1, 64))
         return (rng or _RNG).uniform(0, ceiling)
+
+
+def is_wait(value: object) -> bool:
+    """Whether ``value`` is a number of seconds that a job can wait."""
+    return isinstance(value, int | float) and 0 <= value <= MAX_WAIT
 
 
 _RNG = random.Random()
@@ -50,8 +57,10 @@ class RetryIn:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seconds, int | float) or not math.isfinite(self.seconds) or self.seconds < 0:
-            raise ValueError(f"RetryIn takes a number of seconds from 0, not {self.seconds!r}")
+        if not is_wait(self.seconds):
+            raise ValueError(f"RetryIn takes a number of seconds from 0 to {MAX_WAIT:.0f}, not {self.seconds!r}")
+        if not isinstance(self.reason, str):
+            raise TypeError(f"RetryIn: the reason is a text, not {type(self.reason).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +68,7 @@ class Bury:
     """Returned by a handler: no attempt will ever succeed; the job is dead now, with ``reason``."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str) or not self.reason:
+            raise TypeError(f"Bury takes a reason, a text that is not empty, not {self.reason!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import threading
 import time
 import traceback
@@ -17,8 +16,10 @@ from fencing.errors import ContentionError, StaleTokenError
 from scheduler._claim import yield_delay
 from scheduler._held import Held, Work
 from scheduler._job import Job
+from scheduler._json import json_text, storable
 from scheduler._loop import log
 from scheduler._retry import Bury, RetryIn
+from scheduler._states import Outcome
 from scheduler._store import Settlement
 
 MAX_ERROR = 10_000
@@ -37,13 +38,17 @@ class AsyncRunner:
         self._lock = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run ``coroutine`` to its end on the loop, called from another thread."""
+        """Run ``coroutine`` to its end on the loop, called from another thread.
+
+        What ends a process (``SystemExit``, ``KeyboardInterrupt``) would end the loop, and everything that waits for
+        it: it arrives as a ``RuntimeError``.
+        """
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="fencing-async", daemon=True)
                 self._thread.start()
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(_contained(coroutine), self._loop).result()
 
     def close(self, timeout: float = 5.0) -> None:
         """Stop the loop; wait for its thread at most ``timeout`` seconds (a coroutine that blocks cannot be ended)."""
@@ -88,9 +93,9 @@ class Runner:
             claimed.schedule,
             claimed.nominal,
         )
-        if history.recording():
-            history.emit(history.Event("start", "done", lease.holder, "scheduler", (lease.name,), str(lease.token)))
         try:
+            if history.recording():
+                history.emit(history.Event("start", "done", lease.holder, "scheduler", (lease.name,), str(lease.token)))
             settlement = self._attempt(held, job)
         except StaleTokenError as exc:
             settlement = self._stale(held, exc)
@@ -120,7 +125,8 @@ class Runner:
             return self._again(held, returned.reason or "the handler asked for a retry", returned.seconds)
         if isinstance(returned, Bury):
             return self._bury(held, returned.reason, returned.reason)
-        return Settlement(claimed.id, claimed.token, "completed", "completed", result=_as_json(returned))
+        result = json_text(returned, f"the values that the handler of {claimed.task!r} returned")
+        return Settlement(claimed.id, claimed.token, "completed", "completed", result=result)
 
     def _raise_fences(self, held: Held, job: Job) -> bool:
         """Raise the job's marks; return False if another live holder has one of them, or a newer one was there."""
@@ -164,44 +170,51 @@ class Runner:
     def _yielded(self, held: Held, why: str) -> Settlement:
         claimed = held.claimed
         if claimed.yields + 1 >= held.task.max_yields:
-            return Settlement(claimed.id, claimed.token, "dead", "dead", error=why, reason="starved")
-        return Settlement(claimed.id, claimed.token, "ready", "yielded", error=why, delay=yield_delay(claimed.yields))
+            return self._bury(held, why, "starved")
+        return self._back(held, "yielded", why, yield_delay(claimed.yields))
 
     def _failed(self, held: Held, exc: BaseException) -> Settlement:
-        lines = "".join(traceback.format_exception(exc)).replace("\x00", "\ufffd")
+        lines = "".join(traceback.format_exception(exc))
         if not isinstance(exc, ContentionError):
             log.warning(
                 "job %d (%s), attempt %d failed: %s", held.claimed.id, held.task.name, held.claimed.attempt, exc
             )
-        return self._again(held, lines[-MAX_ERROR:], held.task.retry.delay(held.claimed.attempt))
+        return self._again(held, lines, held.task.retry.delay(held.claimed.attempt))
 
     def _again(self, held: Held, error: str, delay: float) -> Settlement:
         claimed = held.claimed
         if claimed.attempt >= claimed.max_attempts:
             return self._bury(held, error, "attempts used up")
-        return Settlement(claimed.id, claimed.token, "ready", "retried", error=error, delay=delay)
+        return self._back(held, "retried", error, delay)
+
+    @staticmethod
+    def _back(held: Held, outcome: Outcome, error: str, delay: float) -> Settlement:
+        claimed = held.claimed
+        return Settlement(claimed.id, claimed.token, "ready", outcome, error=storable(error, MAX_ERROR), delay=delay)
 
     @staticmethod
     def _bury(held: Held, error: str, reason: str) -> Settlement:
-        return Settlement(held.claimed.id, held.claimed.token, "dead", "dead", error=error, reason=reason)
-
-
-def _as_json(returned: Any) -> str:
-    try:
-        text = json.dumps(returned, allow_nan=False)
-    except (TypeError, ValueError) as exc:
-        raise TypeError(
-            f"the handler returned a {type(returned).__name__} that JSON cannot hold ({exc}); "
-            "return None, or numbers, texts, lists and dictionaries"
-        ) from exc
-    if "\\u0000" in text:
-        raise TypeError("the handler returned a text with a NUL character, which PostgreSQL cannot store")
-    return text
+        claimed = held.claimed
+        return Settlement(
+            claimed.id,
+            claimed.token,
+            "dead",
+            "dead",
+            error=storable(error, MAX_ERROR),
+            reason=storable(reason, MAX_ERROR),
+        )
 
 
 async def _with_lease(job: Job, coroutine: Coroutine[Any, Any, Any]) -> Any:
     with holding(job.lease):
         return await coroutine
+
+
+async def _contained(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as exc:
+        raise RuntimeError(f"an async handler ended in {exc!r}") from exc
 
 
 async def _awaited(value: Any) -> Any:

@@ -123,9 +123,8 @@ def store(connection: Connection, statements: Statements, declared: Declared, ac
             _set_next(connection, statements, declared, row[0])
             _audit(connection, statements, declared, actor, "schedule added", None)
             return "added"
-        found = connection.execute(statements["schedule_lock"], {"name": declared.name}).fetchall()[0]
-        before = found[0]
-        if before == declared.definition():
+        before, same = connection.execute(statements["schedule_lock"], parameters).fetchall()[0]
+        if same:
             return "unchanged"
         now, _ = connection.execute(statements["schedule_change"], parameters).fetchall()[0]
         _set_next(connection, statements, declared, now)

@@ -13,6 +13,7 @@ from scheduler._loop import log
 from scheduler._postgres import settle
 from scheduler._sql import Statements
 from scheduler._store import Settled, Settlement
+from scheduler.errors import ValueRefusedError
 
 
 class Settler:
@@ -28,15 +29,11 @@ class Settler:
         self._on_settled = on_settled
         self._batch: list[Settlement] = []
 
-    @property
-    def empty(self) -> bool:
-        """Whether everything that ended has been settled."""
-        return not self._batch and not self._work.ended
-
     def run_once(self) -> float | None:
         """Settle one batch.
 
-        An error leaves the batch to be sent again; the database tells what it had already taken.
+        An error leaves the batch to be sent again; the database tells what it had already taken. A value that the
+        database cannot store keeps only its own settlement from being written.
         """
         work = self._work
         work.ended_some.clear()
@@ -45,15 +42,33 @@ class Settler:
         if not self._batch:
             work.ended_some.wait(0.5)
             return 0
+        try:
+            self._settle(len(self._batch))
+        except ValueRefusedError:
+            while self._batch:
+                try:
+                    self._settle(1)
+                except ValueRefusedError as exc:
+                    self._give_up(self._batch.pop(0), exc)
+        return 0
+
+    def _settle(self, count: int) -> None:
+        """Settle the first ``count`` of the batch."""
         began = time.monotonic_ns()
+        batch = self._batch[:count]
         with self._link.use("settle") as connection:
-            answers = settle(connection, self._statements, self._owner, self._batch)
-        batch, self._batch = self._batch, []
+            answers = settle(connection, self._statements, self._owner, batch)
+        self._batch = self._batch[count:]
+        self._work.settled += 1
         for settlement in batch:
             self._record(settlement, answers[settlement.token], began)
-        work.measure(len(batch))
+        self._work.measure(len(batch))
         self._on_settled()
-        return 0
+
+    def _give_up(self, settlement: Settlement, exc: ValueRefusedError) -> None:
+        """Let the lease run out, which counts as an attempt."""
+        log.error("job %d: its %s cannot be written: %s", settlement.id, settlement.outcome, exc)
+        self._work.held.pop(settlement.token, None)
 
     def _record(self, settlement: Settlement, answer: Settled, began: int) -> None:
         held = self._work.held.pop(settlement.token, None)

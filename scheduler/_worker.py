@@ -70,14 +70,18 @@ class Worker:
         self._settler = Settler(self._link("settle"), statements, self.work, owner, self._claims.wake)
         self._settles = Loop("settler", self._settler.run_once, 0)
         self._materialiser = Materialiser(self._link("materialise"), statements)
-        rescuer = Rescuer(self._link("rescue"), statements, queues, list(tasks), self.work.counts, self._claims.wake)
+        self._rescuer = Rescuer(
+            self._link("rescue"), statements, queues, list(tasks), self.work.counts, self._claims.wake
+        )
         self._listener = Listener(database, statements.channel, tuple(queues), self._claims.wake)
+        heart = Heart(self._link("heart"), statements, self.work, owner, interval)
         self._keepers = [
-            Loop("heart", Heart(self._link("heart"), statements, self.work, owner, interval).run_once, interval),
+            # A heart that waited longer than usual after a failure would lose leases that it could still renew.
+            Loop("heart", heart.run_once, interval, max_backoff=interval),
             Loop("watch", Watch(self.work).run_once, min(interval, 1.0)),
         ]
         self._finders = [
-            Loop("rescuer", rescuer.run_once, min(SWEEP, interval)),
+            Loop("rescuer", self._rescuer.run_once, min(SWEEP, interval)),
             Loop("materialiser", self._materialiser.run_once, SWEEP),
         ]
         if listen:
@@ -108,16 +112,16 @@ class Worker:
         for loop in [*self._keepers, self._settles, self._claims, *self._finders]:
             loop.start()
 
-    def materialise(self) -> None:
-        """Materialise everything that is due now, on the calling thread."""
-        while self._materialiser.run_once() == 0:
-            pass
+    def sweep(self) -> None:
+        """Take back every lease that ran out and materialise everything that is due now, on the calling thread."""
+        for run_once in (self._rescuer.run_once, self._materialiser.run_once):
+            while run_once() == 0:
+                pass
 
     @property
     def idle(self) -> bool:
-        """Whether the last look found nothing due and nothing is on its way."""
-        work = self.work
-        return self._claimer.dry and not work.waiting and not work.held and self._settler.empty
+        """Whether everything that was claimed is settled, and a look after that found nothing due."""
+        return self._claimer.dry and not self.work.held
 
     def drain(self) -> Counts:
         """Stop claiming, give back what has not started, let running jobs finish and settle them; heartbeats go on
@@ -129,45 +133,50 @@ class Worker:
         for loop in self._finders:
             loop.stop(timeout=0)
         self._claims.stop(timeout=10)
-        while True:
-            try:
-                held = work.waiting.popleft()
-            except IndexError:
-                break
-            held.lease.end("returned")
-            work.finish(Settlement(held.claimed.id, held.claimed.token, "ready", "returned"))
+        self._give_back()
         with work.arrived:
             work.arrived.notify_all()
         for thread in [*self._threads, *self._service_threads]:
             while thread.is_alive() and not self._abandoned:
                 thread.join(0.1)
-        while not self._settler.empty and not self._abandoned:
+        while work.held and not self._abandoned:
+            self._give_back()  # a claim that was still under way when the claimer was stopped
             time.sleep(0.01)  # the settler's own loop is at work; its errors end with the database's return
         self._close()
         return work.counts
+
+    def _give_back(self) -> None:
+        work = self.work
+        while True:
+            try:
+                held = work.waiting.popleft()
+            except IndexError:
+                return
+            held.lease.end("returned")
+            work.finish(Settlement(held.claimed.id, held.claimed.token, "ready", "returned"))
 
     def abandon(self) -> None:
         """Do not wait any longer: what runs is left to expire. May be called while :meth:`drain` waits."""
         self._abandoned = True
 
     def _close(self) -> None:
+        self._settles.stop(timeout=0)
+        self.work.ended_some.set()  # the settler may be waiting for it
         for loop in [self._settles, *self._keepers, *self._finders]:
             loop.stop(timeout=0.2 if self._abandoned else 5)
-        self._async.close()
+        self._async.close(timeout=0.2 if self._abandoned else 5)
         if not self._abandoned:
             for link in self._links:
                 link.close()
 
     def _run_jobs(self) -> None:
         work = self.work
-        while True:
+        while not work.draining:
             try:
                 held = work.waiting.popleft()
             except IndexError:
                 with work.arrived:
-                    if work.draining:
-                        return
-                    if not work.waiting:
+                    if not work.waiting and not work.draining:
                         work.arrived.wait(0.5)
                 continue
             self._runner.run(held)

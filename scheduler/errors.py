@@ -15,6 +15,7 @@ __all__ = [
     "NotMigratedError",
     "ScheduleError",
     "UnknownTaskError",
+    "ValueRefusedError",
 ]
 
 _AROUND = 60  # characters shown before and after the place in a long text
@@ -65,6 +66,10 @@ class DatabaseUnavailableError(DatabaseError):
     For a single statement that was sent, the outcome is unknown: a claim whose reply was lost runs out and is
     rescued, a settlement may be sent again.
     """
+
+
+class ValueRefusedError(DatabaseError):
+    """The database cannot store a value: sent again, it would be refused again."""
 
 
 class NotMigratedError(DatabaseError):

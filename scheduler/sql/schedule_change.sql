@@ -13,7 +13,7 @@ changed as (
 superseded as (
     update {schema}.job
     set status = 'cancelled', reason = 'schedule changed', finished_at = (select now from instant)
-    where schedule = %(name)s and status = 'ready' and attempt = 0 and due_at > (select now from instant)
+    where schedule = %(name)s and status = 'ready' and token is null and due_at > (select now from instant)
     returning id
 ),
 freed as (
