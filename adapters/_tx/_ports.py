@@ -36,8 +36,9 @@ class SyncTx(Protocol):
         """A savepoint for the block: an exception in it undoes the block's writes and passes on."""
 
     def still_open(self) -> bool:
-        """Whether the transaction and savepoints that the first use here found, and those made here since, are still open
-        and healthy. No round trip.
+        """Whether the transaction and savepoint that the first use here found, and those made here since, are open.
+
+        A transaction that has failed is not. No round trip.
         """
 
     def flush(self) -> None:

@@ -60,7 +60,7 @@ class SqlalchemyTx:
             self._checked_out()  # a Session sends the SAVEPOINT only once its connection is asked for
             try:
                 yield
-                # Left without an error though it was rolled back inside: begin_nested() would pass over that in silence.
+                # Left without an error though it was rolled back inside: begin_nested() would pass over that.
                 if not self._inside.is_active:
                     raise nothing_holds(self.downstream, "the savepoint was rolled back inside its block; let it go on")
             finally:

@@ -1,4 +1,4 @@
-"""The SQL guard keeps the law through every kind of connection, on real PostgreSQL and SQLite, at every isolation level."""
+"""The SQL guard keeps the law through every kind of connection, on real databases, at every isolation level."""
 
 import random
 from collections.abc import Iterator
@@ -12,27 +12,37 @@ from support.sql_doors import DOORS, ISOLATION, POSTGRESQL, Door, ledger, marks,
 from adapters.sql import SqlGuard
 from fencing import Token, errors, fenced_write, raise_fence, read_mark
 from fencing.testing import MemoryGuard
+from scheduler.console.embedded import Postgres
+
+
+@pytest.fixture(scope="module")
+def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
+    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
+        yield address
+
+
+@pytest.fixture
+def pg(bank: str) -> str:
+    return sql_doors.empty(bank)
 
 
 def address_of(name: str, request: pytest.FixtureRequest) -> str:
     if name.startswith("postgresql"):
-        return str(request.getfixturevalue("pg_dsn"))
+        return str(request.getfixturevalue("pg"))
     path: Path = request.getfixturevalue("tmp_path")
-    return f"sqlite:///{path / 'bank.db'}"
+    address = f"sqlite:///{path / 'bank.db'}"
+    sql_doors.prepare(address)
+    return address
 
 
 @pytest.fixture(params=DOORS)
 def door(request: pytest.FixtureRequest) -> Iterator[Door]:
-    address = address_of(request.param, request)
-    sql_doors.prepare(address)
-    yield Door(request.param, address, SqlGuard())
+    yield Door(request.param, address_of(request.param, request), SqlGuard())
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def address(request: pytest.FixtureRequest) -> str:
-    found = address_of(request.param, request)
-    sql_doors.prepare(found)
-    return found
+    return address_of(request.param, request)
 
 
 def refused(kind: type[errors.FenceRejected], door: Door, *resources: str, token: Token) -> errors.FenceRejected:
@@ -81,9 +91,8 @@ def test_every_verdict(door: Door) -> None:
 
 @pytest.mark.parametrize("level", ISOLATION[1:])
 @pytest.mark.parametrize("name", POSTGRESQL)
-def test_every_verdict_at_stricter_isolation(name: str, level: str, pg_dsn: str) -> None:
-    sql_doors.prepare(pg_dsn)
-    every_verdict(Door(name, sql_doors.with_isolation(pg_dsn, level), SqlGuard()))
+def test_every_verdict_at_stricter_isolation(name: str, level: str, pg: str) -> None:
+    every_verdict(Door(name, sql_doors.with_isolation(pg, level), SqlGuard()))
 
 
 def test_a_write_without_a_mark_is_refused_where_missing_marks_mean_loss(door: Door) -> None:
@@ -141,7 +150,7 @@ def test_any_name_is_a_resource(address: str) -> None:
             refused(errors.StaleTokenError, door, name, token=token(4))
         door.write(*NAMES, token=token(6))
         refused(errors.StaleTokenError, door, *NAMES, token=token(5))
-        assert marks(address) == {name: "shop/line-a/6" for name in NAMES}
+        assert marks(address) == dict.fromkeys(NAMES, "shop/line-a/6")
         with sql_doors.engine(address).begin() as connection:
             connection.execute(sa.text("delete from fencing_mark"))
 

@@ -15,8 +15,20 @@ from support.sql_doors import DOORS, PUT, Door, do, ledger, marks, token
 
 from adapters.sql import SqlGuard
 from fencing import errors, fenced_write
+from scheduler.console.embedded import Postgres
 
 ADD = "insert into ledger (id, owner) values (:id, 1) on conflict (id) do update set owner = ledger.owner + 1"
+
+
+@pytest.fixture(scope="module")
+def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
+    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
+        yield address
+
+
+@pytest.fixture
+def pg(bank: str) -> str:
+    return sql_doors.empty(bank)
 
 
 @pytest.fixture(params=DOORS)
@@ -31,10 +43,9 @@ def address(request: pytest.FixtureRequest) -> str:
 
 def address_of(name: str, request: pytest.FixtureRequest) -> str:
     if name.startswith("postgresql"):
-        address = str(request.getfixturevalue("pg_dsn"))
-    else:
-        path: Path = request.getfixturevalue("tmp_path")
-        address = f"sqlite:///{path / 'bank.db'}"
+        return str(request.getfixturevalue("pg"))
+    path: Path = request.getfixturevalue("tmp_path")
+    address = f"sqlite:///{path / 'bank.db'}"
     sql_doors.prepare(address)
     return address
 
@@ -237,11 +248,10 @@ def test_who_applied_it_is_written_down(address: str) -> None:
 
 
 @pytest.mark.parametrize("level", sql_doors.ISOLATION[1:])
-def test_at_stricter_isolation(pg_dsn: str, level: str) -> None:
-    sql_doors.prepare(pg_dsn)
+def test_at_stricter_isolation(pg: str, level: str) -> None:
     effect = Effect("x")
-    with psycopg.connect(sql_doors.with_isolation(pg_dsn, level), autocommit=True) as bare:
+    with psycopg.connect(sql_doors.with_isolation(pg, level), autocommit=True) as bare:
         for _ in range(2):
             with bare.transaction():
                 assert fenced_write(bare, "a", effect=effect, token=token(5), once="k") == "x"
-    assert (effect.calls, ledger(pg_dsn)) == (1, {"count": 1})
+    assert (effect.calls, ledger(pg)) == (1, {"count": 1})

@@ -1,4 +1,4 @@
-"""The fence lives in the caller's transaction: where there is none it refuses, and it never commits, hides or changes anything of it."""
+"""The fence lives in the caller's transaction: where there is none it refuses; it never commits."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,12 +16,18 @@ from support.sql_doors import PUT, do, ledger, marks, token
 
 from adapters.sql import SqlGuard
 from fencing import errors, fenced_write, raise_fence, read_mark
+from scheduler.console.embedded import Postgres
+
+
+@pytest.fixture(scope="module")
+def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
+    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
+        yield address
 
 
 @pytest.fixture
-def pg(pg_dsn: str) -> str:
-    sql_doors.prepare(pg_dsn)
-    return pg_dsn
+def pg(bank: str) -> str:
+    return sql_doors.empty(bank)
 
 
 @pytest.fixture

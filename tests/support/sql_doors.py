@@ -16,11 +16,14 @@ from sqlalchemy.pool import NullPool
 
 from adapters.sql import SqlGuard, create_all
 from fencing import Mark, Token, fenced_write, raise_fence, read_mark
+from scheduler.console.embedded import Postgres
 
 PUT = "insert into ledger (id, owner) values (:id, :owner) on conflict (id) do update set owner = excluded.owner"
 ISOLATION = ("read committed", "repeatable read", "serializable")
 ALIKE = ("psycopg", "connection", "session", "scoped", "engine", "sessionmaker")
-POSTGRESQL = tuple(f"postgresql/{name}{twin}" for name in ALIKE for twin in ("", "-async") if name + twin != "scoped-async")
+POSTGRESQL = tuple(
+    f"postgresql/{name}{twin}" for name in ALIKE for twin in ("", "-async") if name + twin != "scoped-async"
+)
 SQLITE = tuple(name.replace("postgresql", "sqlite") for name in POSTGRESQL if "psycopg" not in name)
 DOORS = POSTGRESQL + SQLITE
 
@@ -49,6 +52,28 @@ def prepare(address: str) -> None:
     with engine(address).begin() as connection:
         create_all(connection)
         connection.execute(sa.text("create table ledger (id varchar(600) primary key, owner bigint not null)"))
+
+
+@contextmanager
+def postgresql_bank(server: Postgres, name: str) -> Iterator[str]:
+    """A PostgreSQL database with the tables, to be shared by tests that call :func:`empty` first."""
+    address = server.create_database(name)
+    try:
+        prepare(address)
+        yield address
+    finally:
+        server.drop_database(name)
+
+
+def empty(address: str) -> str:
+    """Empties a shared PostgreSQL database, whatever an earlier test left open in it."""
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
+        )
+        connection.execute("truncate ledger, fencing_mark, fencing_applied")
+    return address
 
 
 def engine(address: str, **options: Any) -> sa.Engine:
@@ -84,7 +109,7 @@ class Door:
         return self.kind in ("engine", "sessionmaker")
 
     def write(self, *resources: str, token: Token, sql: str = PUT, **params: Any) -> None:
-        """A fenced write in the ``with`` form (the effect form where there is no other), of ``ledger[resource] = token``."""
+        """A fenced write of ``ledger[resource] = token`` in the ``with`` form (or in the only one there is)."""
         params = params or {"id": resources[0], "owner": token.value}
         if self.is_own:
             self.apply(*resources, token=token, effect=lambda handle: do(handle, sql, **params))
