@@ -17,6 +17,7 @@ Kind = Literal[
     "put",
     "settle",
     "renew",
+    "expire",
     "rescue",
     "pause",
     "wake",
@@ -24,7 +25,8 @@ Kind = Literal[
     "send",
     "note",
 ]
-"""What happened. ``raise`` is a raised fence; ``note`` is a remark for the reader."""
+"""What happened. ``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock, and ``rescue`` the
+work taken back after it; ``note`` is a remark for the reader."""
 
 Outcome = Literal["accepted", "repeated", "refused", "unknown", "contention", "failed", "lost", "done"]
 """How it ended.
