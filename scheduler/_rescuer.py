@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fencing import history
+from fencing import Token, history
 from scheduler._connect import Link
 from scheduler._held import Counts
 from scheduler._loop import log
@@ -46,11 +46,9 @@ class Rescuer:
                 job.state,
             )
             if history.recording():
-                history.emit(
-                    history.Event(
-                        "rescue", "done", job.owner, "scheduler", (f"job/{job.id}",), str(job.token), detail=job.state
-                    )
-                )
+                token = str(Token(job.token, job.issuer, job.lineage))
+                one = (f"job/{job.id}",)
+                history.emit(history.Event("rescue", "done", job.owner, "scheduler", one, token, detail=job.state))
         self._counts.rescued += len(rescued)
         if rescued:
             self._on_rescued()

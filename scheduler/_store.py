@@ -39,6 +39,7 @@ class Rescued(NamedTuple):
     attempt: int
     state: State
     task: str
+    issuer: str
 
 
 class Taken(NamedTuple):
