@@ -5,7 +5,8 @@
 
 import os
 import random
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import cache, lru_cache
 from itertools import pairwise, product
 
@@ -19,11 +20,17 @@ from scheduler._zones import packaged_zones
 
 DEEP = os.environ.get("FENCING_DEEP") == "1"
 GAPS, FOLDS = ("after", "shift", "skip"), ("first", "second", "both")
-THREE_HOURS = timedelta(hours=3)
+MINUTE, THREE_HOURS = timedelta(minutes=1), timedelta(hours=3)
+POLICIES = [
+    ("auto", "after", "first", THREE_HOURS),
+    ("elapsed", "after", "first", THREE_HOURS),
+    *product(["wall"], GAPS, FOLDS, [THREE_HOURS]),
+    ("wall", "after", "both", None),
+]
 FAR = datetime(2400, 1, 1, tzinfo=UTC)
 
 # The sample that runs every time takes seconds; the deep run draws as many examples as a night allows.
-few = settings(max_examples=1000 if DEEP else 40)
+few = settings(max_examples=1000 if DEEP else 30)
 pytestmark = pytest.mark.timeout(3600 if DEEP else 120)
 
 # What each of them is here for: usual jumps, half an hour, two hours, a day, three hours, jumps at midnight and back
@@ -49,8 +56,8 @@ def told(schedule: Schedule, after: datetime, until: datetime) -> list[Run]:
 
 def rules_around(change: datetime, zone_name: str) -> list[str]:
     """Rules that name minutes in and beside the jump, the same ones for the same change."""
-    after = change.replace(tzinfo=UTC).astimezone(packaged_zones().zone(zone_name))
-    before = (change - timedelta(minutes=1)).replace(tzinfo=UTC).astimezone(packaged_zones().zone(zone_name))
+    zone = packaged_zones().zone(zone_name)
+    after, before = shown(zone, change), shown(zone, change - MINUTE)
     one, two = before.hour, after.hour
     low = min((one + 1) % 24, two)
     return [
@@ -72,26 +79,29 @@ def rule_of(text: str) -> Rule:
 
 def compare(zone_name: str, change: datetime, rules: slice) -> int:
     """These rules under every policy on either side of a change of offset; how many comparisons that were."""
-    zone = packaged_zones().zone(zone_name)
-    day, minutes = timedelta(hours=26), timedelta(minutes=7)
-    # The days around the change, and windows that begin just before it and just after it.
-    windows = (change - day, change + day), (change - minutes, change + minutes), (change + minutes, change + day / 8)
-    ticks = walk(zone, change - 2 * day, change + day)
+    zone, minutes = packaged_zones().zone(zone_name), timedelta(minutes=7)
+    jump = abs(shown(zone, change) - shown(zone, change - MINUTE) - MINUTE)
+    reach = 2 * jump + timedelta(hours=4)
+    around = (change - reach, change + reach)
+    beside = (change - minutes, change + minutes), (change + minutes, change + reach)
+    ticks = walk(zone, *around, margin=jump + MINUTE)
     done = 0
     for text in rules_around(change, zone_name)[rules]:
         rule = rule_of(text)
         matched = matches(rule, ticks)
-        cases = {("auto", "after", "first", THREE_HOURS)}
-        cases |= set(product(["wall"], GAPS, FOLDS, [THREE_HOURS])) | {("wall", "after", "both", None)}
-        cases.add(("elapsed", "after", "first", THREE_HOURS))
-        for clock, gap, fold, max_gap in sorted(cases, key=repr):
+        for clock, gap, fold, max_gap in POLICIES:
             schedule = Schedule(text, tz=zone_name, clock=clock, gap=gap, fold=fold, max_gap=max_gap)
             assert schedule.elapsed == (rule.elapsed if clock == "auto" else clock == "elapsed")
             runs = elapsed_runs(matched) if schedule.elapsed else wall_runs(matched, gap, fold, max_gap)
-            for start, end in windows:
+            thorough = clock != "wall" or (gap, fold) == ("shift", "both")
+            for start, end in (around, *beside) if thorough else (around,):
                 assert told(schedule, start, end) == [run for run in runs if start < run.instant <= end], schedule
                 done += 1
     return done
+
+
+def shown(zone: tzinfo, instant: datetime) -> datetime:
+    return instant.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None, fold=0)
 
 
 @pytest.mark.parametrize("zone_name", distinct_zones() if DEEP else ODD_ZONES)
@@ -203,10 +213,24 @@ def test_any_rule_and_policy_agrees_with_a_minute_walk(drawn, span):
 
 
 @few
+@given(schedules_near_changes(), spans, st.sets(st.integers(0, 59), min_size=1, max_size=4))
+def test_a_rule_with_seconds_is_the_rule_of_its_minutes_at_those_seconds(drawn, span, seconds):
+    minutely, near = drawn
+    minutely = replace(minutely, gap="skip")  # elsewhere several times of a gap may meet on one instant
+    after, until = near.replace(second=0), (near + span).replace(second=0)
+    text = f"{','.join(map(str, seconds))} {minutely.expr}"
+    with_seconds = replace(minutely, expr=text, seconds=True)
+    on_the_minute = told(minutely, after - MINUTE, until)
+    each = [(run, timedelta(seconds=second)) for run in on_the_minute for second in seconds]
+    expected = sorted(Run(run.instant + late, run.nominal + late, run.fold, 1) for run, late in each)
+    assert told(with_seconds, after, until) == [run for run in expected if after < run.instant <= until]
+
+
+@few
 @given(schedules_near_changes(), spans, st.lists(st.floats(0, 1), max_size=4), st.sampled_from([0, 90.5, 3600, 86400]))
 def test_windows_that_adjoin_give_what_the_whole_gives(drawn, span, cuts, jitter):
     schedule, near = drawn
-    schedule = schedule_with(schedule, jitter=jitter)
+    schedule = replace(schedule, jitter=jitter)
     after = near.replace(tzinfo=UTC)
     whole = schedule.occurrences(after, after + span)
     edges = sorted([after, after + span, *(after + span * cut for cut in cuts)])
@@ -217,7 +241,7 @@ def test_windows_that_adjoin_give_what_the_whole_gives(drawn, span, cuts, jitter
 @given(schedules_near_changes(), spans, st.integers(5, 60), st.sampled_from([0, 90.5, 3600]))
 def test_a_limit_gives_the_first_and_the_last_of_them_is_where_to_go_on(drawn, span, limit, jitter):
     schedule, near = drawn
-    schedule = schedule_with(schedule, jitter=jitter)
+    schedule = replace(schedule, jitter=jitter)
     after = near.replace(tzinfo=UTC)
     whole, until, pages = schedule.occurrences(after, after + span), after + span, []
     while page := schedule.occurrences(after, until, limit=limit):
@@ -231,7 +255,7 @@ def test_a_limit_gives_the_first_and_the_last_of_them_is_where_to_go_on(drawn, s
 @given(schedules_near_changes(), spans, st.sampled_from([0, 30, timedelta(hours=2)]))
 def test_occurrences_ascend_lie_in_the_window_and_have_keys_of_their_own(drawn, span, jitter):
     schedule, near = drawn
-    schedule = schedule_with(schedule, jitter=jitter)
+    schedule = replace(schedule, jitter=jitter)
     after = near.replace(tzinfo=UTC)
     found = schedule.occurrences(after, after + span)
     assert all(left.due_at < right.due_at for left, right in pairwise(found))
@@ -258,7 +282,7 @@ def test_the_start_is_exclusive_and_the_end_inclusive(drawn, count):
 @given(schedules_near_changes(), st.sampled_from([1, 90.5, 3600, timedelta(hours=24)]), st.text(max_size=5))
 def test_jitter_delays_within_its_bound_and_leaves_the_rest_alone(drawn, jitter, seed):
     schedule, near = drawn
-    late = schedule_with(schedule, jitter=jitter, jitter_seed=seed)
+    late = replace(schedule, jitter=jitter, jitter_seed=seed)
     most = jitter if isinstance(jitter, timedelta) else timedelta(seconds=jitter)
     plain = schedule.occurrences(near.replace(tzinfo=UTC), FAR, limit=4)
     for occurrence, following in pairwise(plain):
@@ -271,8 +295,3 @@ def test_jitter_delays_within_its_bound_and_leaves_the_rest_alone(drawn, jitter,
             occurrence.fold,
             occurrence.merged,
         )
-
-
-def schedule_with(schedule: Schedule, **options) -> Schedule:
-    kept = {name: getattr(schedule, name) for name in ("expr", "tz", "clock", "gap", "fold", "max_gap", "day_or")}
-    return Schedule(**kept, **options)

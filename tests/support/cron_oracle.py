@@ -115,9 +115,9 @@ class Tick(NamedTuple):
     jumped: tuple[datetime, ...]
 
 
-def walk(zone: tzinfo, start: datetime, end: datetime) -> list[Tick]:
-    """The minutes from ``start`` to ``end`` (naive, in UTC). A day at either end is only walked to know about folds."""
-    instants = [start - DAY + MINUTE * n for n in range(int((end - start + 2 * DAY) / MINUTE) + 1)]
+def walk(zone: tzinfo, start: datetime, end: datetime, margin: timedelta = DAY) -> list[Tick]:
+    """The minutes from ``start`` to ``end`` (naive, in UTC). The margins are only walked to know about folds."""
+    instants = [start - margin + MINUTE * n for n in range(int((end - start + 2 * margin) / MINUTE) + 1)]
     shown = [instant.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None, fold=0) for instant in instants]
     first: dict[datetime, datetime] = {}
     last: dict[datetime, datetime] = {}

@@ -248,6 +248,18 @@ def test_a_step_from_the_last_value_is_that_value():
     ]  # fmt: skip
 
 
+def test_days_that_come_once_in_decades_are_found():
+    assert due(Schedule("0 0 29 2 1", day_or=False), "2072-03-01", 2) == ["2112-02-29 00:00:00", "2140-02-29 00:00:00"]
+    assert due(Schedule("0 0 29 2 *"), "1996-03-01", 2) == ["2000-02-29 00:00:00", "2004-02-29 00:00:00"]
+
+
+def test_a_fraction_of_a_second_before_an_occurrence_is_before_it():
+    schedule = Schedule("* * * * * *", seconds=True)
+    late = utc("9899-12-31 00:00:59.999999")  # where a float cannot tell this from the whole minute
+    (found,) = schedule.occurrences(late, late + timedelta(seconds=1))
+    assert found.due_at == utc("9899-12-31 00:01:00")
+
+
 def test_six_fields_begin_with_the_second():
     schedule = Schedule("20,40 30 2 * * *", tz="Europe/Berlin", seconds=True)
     assert due(schedule, "2026-11-29 01:30:20") == [
@@ -420,6 +432,10 @@ def test_schedules_are_values():
     assert schedule != dataclasses.replace(schedule, fold="both")
     with pytest.raises(dataclasses.FrozenInstanceError):
         schedule.tz = "UTC"
+
+
+def test_a_rule_is_parsed_once_for_all_its_schedules():
+    assert Schedule("5 4 * * *", tz="Asia/Tokyo")._rule is Schedule("5 4 * * *", tz="Asia/Dhaka")._rule
 
 
 def test_one_schedule_in_many_threads_gives_each_the_same():
