@@ -101,13 +101,13 @@ def _counted_pairs(words: Words) -> Words:
 
 def _first_and_stored(words: Words) -> Words:
     """``NAME key ... [STORE|STOREDIST destination]``."""
-    stored = [words[i + 1] for i, word in enumerate(words[:-1]) if word.upper() in (b"STORE", b"STOREDIST")]
+    stored = [words[i + 1] for i, item in enumerate(words[:-1]) if item.upper() in (b"STORE", b"STOREDIST")]
     return (*words[1:2], *stored)
 
 
 def _streams(words: Words) -> Words:
     """``NAME ... STREAMS key [key ...] id [id ...]``."""
-    rest = words[[word.upper() for word in words].index(b"STREAMS") + 1 :]
+    rest = words[[item.upper() for item in words].index(b"STREAMS") + 1 :]
     return rest[: len(rest) // 2]
 
 
@@ -141,6 +141,18 @@ class Command:
     find_keys: Callable[[Words], Words]
     reshaped: bool
     may_block: bool
+
+    def check(self, name: str, words: Words) -> Words:
+        """Return the keys of the whole command. Raises ``ValueError`` for one that the script cannot execute."""
+        if len(words) > MAX_WORDS:
+            raise ValueError(f"{name} has {len(words)} words; a script passes on at most {MAX_WORDS}: split it")
+        try:
+            keys = self.find_keys(words)
+        except (ValueError, IndexError) as exc:
+            raise ValueError(f"{name}: its arguments do not tell its keys: {list(words[1:])!r}") from exc
+        if self.may_block and b"BLOCK" in (item.upper() for item in words[: words.index(keys[0])]):
+            raise ValueError(f"{name} with BLOCK has no place in a fenced write: nothing may wait inside the script")
+        return keys
 
 
 @lru_cache(maxsize=1024)

@@ -6,22 +6,20 @@ back the answers and throws in the client's errors. So both kinds of client run 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from importlib.resources import files
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from adapters.redis._durability import Durability
-from adapters.redis._errors import LOST, nothing_done, unknown, unreachable
+from adapters.redis._errors import LOST, ServerRefusedError, nothing_done, unknown, unreachable
 from adapters.redis._keys import mark_key
 from adapters.redis._recorder import Tape
-from adapters.redis._wire import number, packed, word
+from adapters.redis._script import LOAD, Call, OnMissing
+from adapters.redis._wire import packed
 from fencing._law import Mark, Verdict, reject
 from fencing._token import Token
 from fencing.errors import ContentionError, EffectError, FencingError, MarkMissingError
@@ -37,13 +35,6 @@ What a driver throws in at ``None`` happened before anything was sent. It keeps 
 dialogue ends."""
 
 Dialogue: TypeAlias = Generator[Request, Any, T]
-OnMissing: TypeAlias = Literal["reject", "create", "raise"]
-
-SCRIPT: Final = files(__package__).joinpath("write.lua").read_text(encoding="utf-8")
-_SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
-_EVALSHA: Final = word(b"EVALSHA") + word(_SHA.encode())
-_SCRIPT_WORDS: Final = 12  # EVALSHA, the script, the number of keys, and ARGV 1 to 9
-
 # Before each sending of the same write, in seconds. A lost reply is asked for at most this often, so that a call ends.
 _PAUSES: Final = (0.0, 0.0, 0.1)
 
@@ -58,7 +49,6 @@ _VERDICTS: Final = {
     b"issuer": Verdict.ISSUER_MISMATCH,
     b"lineage": Verdict.LINEAGE_CONFLICT,
 }
-_MARK_FIELDS: Final = ("issuer", "lineage", "value", "holder", "at")
 
 
 class Seen:
@@ -83,18 +73,36 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What is the same for all writes of a guard."""
+
+    downstream: str
+    durability: Durability
+    seen: Seen
+
+
 class Write:
     """One call: whose token is shown to which resources, and what is executed if it is accepted (no tape: nothing)."""
 
-    resources: tuple[str, ...]
-    token: Token
-    holder: str
-    on_missing: OnMissing
-    tape: Tape | None
-    durability: Durability
-    downstream: str
-    seen: Seen
-    id: bytes = field(default_factory=lambda: os.urandom(16))
+    __slots__ = ("_holder", "_id", "_on_missing", "_resources", "_tape", "_terms", "_token")
+
+    def __init__(
+        self,
+        terms: Terms,
+        resources: tuple[str, ...],
+        token: Token,
+        holder: str,
+        on_missing: OnMissing,
+        tape: Tape | None,
+    ) -> None:
+        self._terms = terms
+        self._resources = resources
+        self._token = token
+        self._holder = holder
+        self._on_missing: OnMissing = on_missing
+        # Without commands there is nothing that could be executed twice, and nothing to remember.
+        self._tape = tape if tape else None
+        self._id = os.urandom(16) if tape else b""
 
     def dialogue(self) -> Dialogue[None]:
         """Show the token, execute the commands, wait for replicas; settle the tape. Raises what refused or failed."""
@@ -107,16 +115,16 @@ class Write:
                 protocol = yield None
             except LOST as exc:
                 if not again:
-                    raise unreachable(exc, self.downstream) from exc
+                    raise unreachable(exc, self._terms.downstream) from exc
                 continue
             try:
                 answer = yield from self._ask(protocol, again)
             except (*LOST, ResponseError) as exc:
-                said = nothing_done(exc, self.downstream)
+                said = nothing_done(exc, self._terms.downstream)
                 if not again and said:
                     raise said from exc
                 if isinstance(exc, ResponseError) and said is None:
-                    raise unknown(f"the script failed ({exc})", self.downstream) from exc
+                    raise unknown(f"the script failed ({exc})", self._terms.downstream) from exc
                 maybe_applied = maybe_applied or exc
                 continue
             self._interpret(answer, again)
@@ -125,82 +133,68 @@ class Write:
             except LOST as exc:
                 maybe_applied = exc
                 continue
-            if self.tape is not None and self.tape.error is not None:
-                raise self.tape.error
+            if self._tape and self._tape.error:
+                raise self._tape.error
             return
-        raise unknown(f"the reply was lost ({maybe_applied})", self.downstream) from maybe_applied
+        raise unknown(f"the reply was lost ({maybe_applied})", self._terms.downstream) from maybe_applied
 
     def _ask(self, protocol: int, again: bool) -> Dialogue[list[Any]]:
         """Run the script, loading it if the server does not have it, until its answer is about this write."""
-        tape = self.tape if self._is_remembered else None
         # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
-        on_missing = "reject" if again and tape else self.on_missing
-        marks = [mark_key(resource) for resource in self.resources]
-        head = [
-            _EVALSHA,
-            number(len(marks) + (len(tape.keys) if tape else 0)),
-            *(word(mark.encode()) for mark in marks),
-            *(tape.keys if tape else ()),
-            number(len(marks)),
-            _shown(self.token, self.holder, on_missing),
-            word(self.id if tape else b""),
-        ]
-        size = b"*%d\r\n" % (_SCRIPT_WORDS + len(marks) + (len(tape.keys) + tape.size if tape else 0))
-        seen = self.seen.get(marks[0], self.token)
+        on_missing = "reject" if again and self._tape else self._on_missing
+        call = Call(self._resources, self._token, self._holder, on_missing, self._id, self._tape)
+        first = self._resources[0]
+        seen = self._terms.seen.get(first, self._token)
         for _ in range(_CATCH_UPS):
-            command = b"".join((size, *head, number(seen), number(protocol), *(tape.words if tape else ())))
+            command = call.packed(seen, protocol)
             try:
                 answer: list[Any] = yield command
             except NoScriptError:
-                yield packed("SCRIPT", "LOAD", SCRIPT)
+                yield LOAD
                 answer = yield command
             if answer[0] != b"again":
                 break
             seen = answer[1]
             if again:
-                raise unknown("the reply was lost and the write's id is no longer kept", self.downstream)
+                raise unknown("the reply was lost and the write's id is no longer kept", self._terms.downstream)
         else:
             raise ContentionError(
-                f"{self.downstream}: {self.resources[0]!r} is written to so fast that this write cannot be told "
+                f"{self._terms.downstream}: {first!r} is written to so fast that this write cannot be told "
                 "from an older one; nothing was written",
-                resource=self.resources[0],
-                presented=self.token,
-                downstream=self.downstream,
+                resource=first,
+                presented=self._token,
+                downstream=self._terms.downstream,
             )
-        if tape:
-            self.seen.put(marks[0], self.token, answer[0] if isinstance(answer[0], int) else seen)
+        if self._tape:
+            self._terms.seen.put(first, self._token, answer[0] if type(answer[0]) is int else seen)
         return answer
-
-    @property
-    def _is_remembered(self) -> bool:
-        """Whether executing it twice would differ from executing it once."""
-        return self.tape is not None and len(self.tape) > 0
 
     def _interpret(self, answer: list[Any], again: bool) -> None:
         if answer[0] == b"applied":
             answer = answer[2] if len(answer) > 2 else [None]
         verdict = answer[0]
         if verdict is None or verdict == b"failed" or isinstance(verdict, int):
-            if self.tape is not None:
-                self._settle(self.tape, answer)
+            if self._tape is not None:
+                self._settle(self._tape, answer)
             return
-        if again and self._is_remembered:
+        if again and self._tape:
             raise unknown(
                 f"the reply was lost, and asked again the server answered {verdict.decode()!r}, as it would either way",
-                self.downstream,
+                self._terms.downstream,
             )
-        resource = self.resources[answer[1]]
+        resource = self._resources[answer[1]]
         if verdict == b"evictable":
             raise MarkMissingError(
-                f"{self.downstream} has no mark of {resource!r} and evicts keys that have no time to live "
+                f"{self._terms.downstream} has no mark of {resource!r} and evicts keys that have no time to live "
                 '(maxmemory-policy allkeys-*), so on_missing="create" cannot tell a first write from a lost mark; '
                 "nothing was written. Set maxmemory-policy noeviction or volatile-*, or raise the fence first "
                 "(fences=, raise_fence)",
                 resource=resource,
-                presented=self.token,
-                downstream=self.downstream,
+                presented=self._token,
+                downstream=self._terms.downstream,
             )
-        reject(_VERDICTS[verdict], resource, self.token, as_mark(answer[2:7]), self.downstream)
+        mark = _as_mark(resource, answer[2:], self._terms.downstream) if len(answer) > 2 else None
+        reject(_VERDICTS[verdict], resource, self._token, mark, self._terms.downstream)
 
     def _settle(self, tape: Tape, answer: list[Any]) -> None:
         if answer[0] != b"failed":
@@ -208,58 +202,52 @@ class Write:
             return
         failed, message = answer[2], answer[3]
         error = EffectError(
-            f"{self.downstream}: command {failed} ({tape.name_of(failed)}) of the fenced write to "
-            f"{', '.join(map(repr, self.resources))} failed: {message.decode('utf-8', 'replace')}; "
+            f"{self._terms.downstream}: command {failed} ({tape.name_of(failed)}) of the fenced write to "
+            f"{', '.join(map(repr, self._resources))} failed: {message.decode('utf-8', 'replace')}; "
             "the commands before it remain, those after it were not executed",
             index=failed,
-            resource=self.resources[0],
-            presented=self.token,
-            downstream=self.downstream,
+            resource=self._resources[0],
+            presented=self._token,
+            downstream=self._terms.downstream,
         )
         tape.settle(answer[4:], error)
 
     def _wait_for_replicas(self) -> Dialogue[None]:
-        wanted, limit = self.durability.replicas, self.durability.milliseconds
+        wanted, limit = self._terms.durability.replicas, self._terms.durability.milliseconds
         if not wanted:
             return
         try:
             acknowledged = yield packed("WAIT", wanted, limit)
         except ResponseError as exc:
-            raise unknown(f"applied here, but WAIT failed ({exc})", self.downstream) from exc
+            raise unknown(f"applied here, but WAIT failed ({exc})", self._terms.downstream) from exc
         if acknowledged < wanted:
             raise unknown(
                 f"applied here, but acknowledged by {acknowledged} of {wanted} replicas within {limit} ms, so that a "
                 "failover may lose it",
-                self.downstream,
+                self._terms.downstream,
             )
-
-
-@lru_cache(maxsize=256)
-def _shown(token: Token, holder: str, on_missing: OnMissing) -> bytes:
-    shown = (
-        token.issuer.encode(),
-        token.lineage.encode(),
-        b"%d" % token.value,
-        holder.encode("utf-8", "backslashreplace"),
-    )
-    return b"".join(map(word, (*shown, on_missing.encode())))
-
-
-def as_mark(fields: Sequence[bytes | None]) -> Mark | None:
-    """The mark that a hash holds; ``None`` if there is none."""
-    issuer, lineage, value, holder, at = fields if len(fields) == 5 else (None,) * 5
-    if issuer is None or lineage is None or value is None:
-        return None
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(at)) if at else None
-    return Mark(
-        Token(int(value), issuer.decode(), lineage.decode()), (holder or b"").decode("utf-8", "replace"), moment
-    )
 
 
 def reading(resource: str, downstream: str) -> Dialogue[Mark | None]:
     """Read a mark. A lost reply is asked for again: reading changes nothing."""
-    fields = yield from asking(("HMGET", mark_key(resource), *_MARK_FIELDS), downstream)
-    return as_mark(fields)
+    fields = yield from asking(("HMGET", mark_key(resource), "token", "holder", "at"), downstream)
+    return _as_mark(resource, fields, downstream)
+
+
+def _as_mark(resource: str, fields: Sequence[bytes | None], downstream: str) -> Mark | None:
+    """The mark of which these are the token, holder and time."""
+    token, holder, at = fields
+    if token is None:
+        return None
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(at or b""))
+        return Mark(Token.parse(token.decode()), (holder or b"").decode("utf-8", "replace"), moment)
+    except ValueError as exc:
+        raise ServerRefusedError(
+            f"{downstream}: {mark_key(resource)!r} does not hold a mark ({exc}): remove that key, then raise the fence",
+            resource=resource,
+            downstream=downstream,
+        ) from exc
 
 
 def asking(words: tuple[str, ...], downstream: str) -> Dialogue[Any]:

@@ -12,14 +12,13 @@ import redis.asyncio
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
-from adapters.redis._core import Seen, Write, reading
+from adapters.redis._core import Dialogue, Seen, Terms, Write, reading
 from adapters.redis._diagnose import diagnosing
 from adapters.redis._drive import drive, drive_async
 from adapters.redis._durability import Durability
 from adapters.redis._recorder import Recorder, Tape
 from fencing import Finding, Mark, Token
 from fencing._law import OnMissing
-from fencing.errors import EffectError
 
 
 class RedisGuard:
@@ -69,18 +68,18 @@ class RedisGuard:
         self._callbacks = client.response_callbacks
         self._encoder = self._pool.get_encoder()
         self._on_missing = on_missing
-        self._durability = Durability.parse(durability, self._pool.connection_kwargs.get("socket_timeout"))
-        self._seen = Seen()
         self.downstream = _name(self._pool)
+        promised = Durability.parse(durability, self._pool.connection_kwargs.get("socket_timeout"))
+        self._terms = Terms(self.downstream, promised, Seen())
 
     def _tape(self) -> Tape:
         return Tape(self._encoder, self._callbacks)
 
-    def _writing(self, resources: tuple[str, ...], token: Token, holder: str, tape: Tape) -> Write:
-        return Write(resources, token, holder, self._on_missing, tape, self._durability, self.downstream, self._seen)
+    def _writing(self, resources: tuple[str, ...], token: Token, holder: str, tape: Tape) -> Dialogue[None]:
+        return Write(self._terms, resources, token, holder, self._on_missing, tape).dialogue()
 
-    def _raising(self, resources: tuple[str, ...], token: Token, holder: str) -> Write:
-        return Write(resources, token, holder, "raise", None, self._durability, self.downstream, self._seen)
+    def _raising(self, resources: tuple[str, ...], token: Token, holder: str) -> Dialogue[None]:
+        return Write(self._terms, resources, token, holder, "raise", None).dialogue()
 
 
 class SyncRedisGuard(RedisGuard):
@@ -92,24 +91,23 @@ class SyncRedisGuard(RedisGuard):
         tape = self._tape()
         try:
             yield Recorder(tape)
-            drive(self._pool, self._writing(resources, token, holder, tape).dialogue())
-        except EffectError:
-            raise
+            tape.seal()
+            drive(self._pool, self._writing(resources, token, holder, tape))
         except BaseException as exc:
             tape.abandon(exc)
             raise
 
     def raise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """Raise the marks, making those that are missing."""
-        drive(self._pool, self._raising(resources, token, holder).dialogue())
+        drive(self._pool, self._raising(resources, token, holder))
 
     def read_mark(self, resource: str) -> Mark | None:
-        """Return the resource's mark; its time is the server's."""
+        """Return the resource's mark; its time is the server's, of when the token was first seen."""
         return drive(self._pool, reading(resource, self.downstream))
 
     def diagnose(self) -> list[Finding]:
         """Look at version, role, eviction, replication and persistence of the server."""
-        return drive(self._pool, diagnosing(self.downstream, self._on_missing, self._durability))
+        return drive(self._pool, diagnosing(self.downstream, self._on_missing, self._terms.durability))
 
 
 class AsyncRedisGuard(RedisGuard):
@@ -121,16 +119,15 @@ class AsyncRedisGuard(RedisGuard):
         tape = self._tape()
         try:
             yield Recorder(tape)
-            await drive_async(self._pool, self._writing(resources, token, holder, tape).dialogue())
-        except EffectError:
-            raise
+            tape.seal()
+            await drive_async(self._pool, self._writing(resources, token, holder, tape))
         except BaseException as exc:
             tape.abandon(exc)
             raise
 
     async def araise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """As :meth:`SyncRedisGuard.raise_fence`."""
-        await drive_async(self._pool, self._raising(resources, token, holder).dialogue())
+        await drive_async(self._pool, self._raising(resources, token, holder))
 
     async def aread_mark(self, resource: str) -> Mark | None:
         """As :meth:`SyncRedisGuard.read_mark`."""
@@ -138,7 +135,7 @@ class AsyncRedisGuard(RedisGuard):
 
     async def adiagnose(self) -> list[Finding]:
         """As :meth:`SyncRedisGuard.diagnose`."""
-        return await drive_async(self._pool, diagnosing(self.downstream, self._on_missing, self._durability))
+        return await drive_async(self._pool, diagnosing(self.downstream, self._on_missing, self._terms.durability))
 
 
 _guards: weakref.WeakKeyDictionary[Any, RedisGuard] = weakref.WeakKeyDictionary()

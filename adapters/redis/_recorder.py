@@ -9,7 +9,7 @@ from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.commands.core import CoreCommands
 from redis.exceptions import DataError
 
-from adapters.redis._commands import MAX_WORDS, command
+from adapters.redis._commands import command
 from adapters.redis._keys import MARK_PREFIX
 from adapters.redis._wire import number, word
 from fencing.errors import EffectError, FencingError, OutcomeUnknownError
@@ -27,7 +27,7 @@ class Tape:
     ``size`` is the number of words.
     """
 
-    __slots__ = ("_callbacks", "_calls", "_encoder", "_end", "_replies", "_values", "keys", "size", "words")
+    __slots__ = ("_callbacks", "_calls", "_encoder", "_end", "_replies", "_sealed", "_values", "keys", "size", "words")
 
     def __init__(self, encoder: Any, callbacks: Mapping[str, Callable[..., Any]]) -> None:
         self._encoder = encoder
@@ -36,8 +36,9 @@ class Tape:
         self.keys: list[bytes] = []
         self.words: list[bytes] = []
         self.size = 0
-        self._end: BaseException | bool | None = False
+        self._sealed = False
         self._replies: Sequence[Any] | None = None
+        self._end: BaseException | None = None
         self._values: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -45,36 +46,30 @@ class Tape:
 
     def record(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Reply[Any]:
         """Add a command, checked and encoded here so that the error comes from the line that made it."""
-        if self._end is not False:
-            raise FencingError(f"{name} came after the block of its fenced write had ended: nothing was written by it")
+        if self._sealed:
+            raise FencingError(f"{name} came after the block of its fenced write had ended, and was not executed")
         known = command(name)
         words = [*known.words]
+        encode = self._encoder.encode
         for argument in args:
             try:
-                # A copy: what is recorded must not change with the caller's buffer.
-                words.append(bytes(self._encoder.encode(argument)))
+                encoded = encode(argument)
             except DataError as exc:
                 raise TypeError(
                     f"{name}: argument {len(words) - len(known.words) + 1} is {argument!r}, of type "
                     f"{type(argument).__name__}; pass bytes, str, int or float"
                 ) from exc
-        if len(words) > MAX_WORDS:
-            raise ValueError(
-                f"{name} has {len(words)} words; a script can pass on at most {MAX_WORDS}: split the command"
-            )
-        if known.may_block and b"BLOCK" in (item.upper() for item in words):
-            raise ValueError(f"{name} with BLOCK has no place in a fenced write: nothing may wait inside the script")
-        try:
-            keys = known.find_keys(words)
-        except (ValueError, IndexError) as exc:
-            raise ValueError(f"{name}: its arguments do not tell its keys: {args!r}") from exc
+            # A copy of a buffer: what is recorded must not change with the caller's.
+            words.append(encoded if type(encoded) is bytes else bytes(encoded))
+        keys = known.check(name, words)
         for key in keys:
             if key.startswith(MARK_PREFIX):
                 raise ValueError(f"{name}: the key {key!r} is a mark, which only the guard writes")
-        self.keys.extend(map(word, keys))
-        self.words.append(number(-len(words) if known.reshaped else len(words)))
-        self.words.extend(map(word, words))
-        self.size += 1 + len(words)
+            self.keys.append(word(key))
+        count = len(words)
+        self.words.append(number(-count if known.reshaped else count))
+        self.words += [b"$%d\r\n%b\r\n" % (len(item), item) for item in words]
+        self.size += 1 + count
         self._calls.append((name, options))
         return Reply(self, len(self._calls) - 1)
 
@@ -87,41 +82,43 @@ class Tape:
         """The failure of the command at which the execution stopped."""
         return self._end if isinstance(self._end, EffectError) else None
 
+    def seal(self) -> None:
+        """The block has ended: nothing more is recorded."""
+        self._sealed = True
+
     def settle(self, replies: Sequence[Any] | None, error: EffectError | None = None) -> None:
         """The commands were executed, up to the one that failed with ``error``. No replies: they were not kept."""
         self._replies = replies
         self._end = error
+        if replies is None:
+            self._end = OutcomeUnknownError(
+                "it was executed once; its reply was lost, and too large for the server to keep: read the data"
+            )
 
     def abandon(self, error: BaseException) -> None:
         """The write ended with ``error``: refused, unknown, or never sent."""
-        self._end = error
+        self._sealed = True
+        if self.error is None:
+            self._end = error
 
     def value_of(self, index: int) -> Any:
         """The value of a reply, as the plain client would have returned it."""
-        if self._end is not None:
-            self._explain(index)
-        if self._replies is None:
-            raise OutcomeUnknownError(
-                f"{self._calls[index][0]} was executed once; its reply was lost and too large to keep: read the data"
-            )
         if index not in self._values:
-            self._values[index] = self._parse(index, self._replies[index])
+            self._values[index] = self._parse(index, self._reply_of(index))
         return self._values[index]
 
-    def _explain(self, index: int) -> None:
-        """Raise why there is no value; return if there is one in spite of an end that failed."""
+    def _reply_of(self, index: int) -> Any:
         name, end = self._calls[index][0], self._end
-        if end is False:
-            raise FencingError(f"{name} has not been sent: its reply has a value once the block has ended")
-        assert isinstance(end, BaseException)
-        if isinstance(end, EffectError):
+        if isinstance(end, EffectError) and index >= end.index:
             if index == end.index:
                 raise end
-            if index > end.index:
-                raise FencingError(f"{name} was not executed: command {end.index} before it failed ({end})") from end
-            return
-        kind = OutcomeUnknownError if isinstance(end, OutcomeUnknownError) else FencingError
-        raise kind(f"{name} has no reply: the fenced write ended with {type(end).__name__}: {end}") from end
+            raise FencingError(f"{name} was not executed: command {end.index} before it failed ({end})") from end
+        if end is not None and not isinstance(end, EffectError):
+            kind = OutcomeUnknownError if isinstance(end, OutcomeUnknownError) else FencingError
+            raise kind(f"{name} has no reply: {type(end).__name__}: {end}") from end
+        if self._replies is None:
+            raise FencingError(f"{name} has not been executed: its reply has a value once the block has ended")
+        return self._replies[index]
 
     def _parse(self, index: int, raw: Any) -> Any:
         name, options = self._calls[index]
@@ -136,8 +133,7 @@ class Tape:
             raw = _decoded(raw, self._encoder.decode)
         options.pop(EMPTY_RESPONSE, None)
         options.pop("keys", None)  # meant for the client's cache
-        callback = self._callbacks.get(name) if name in self._callbacks else None
-        return callback(raw, **options) if callback else raw
+        return self._callbacks[name](raw, **options) if name in self._callbacks else raw
 
 
 def _is_rounded(raw: Any) -> bool:

@@ -8,14 +8,15 @@ def word(content: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(content), content)
 
 
+_SMALL = tuple(word(b"%d" % value) for value in range(256))
+
+
 def number(value: int) -> bytes:
     """A number as a word."""
-    return word(b"%d" % value)
+    return _SMALL[value] if 0 <= value < 256 else word(b"%d" % value)
 
 
-def packed(*words: str | bytes | int) -> bytes:
+def packed(*words: str | int) -> bytes:
     """A whole command."""
-    return b"*%d\r\n" % len(words) + b"".join(
-        number(item) if isinstance(item, int) else word(item.encode() if isinstance(item, str) else item)
-        for item in words
-    )
+    body = [number(item) if isinstance(item, int) else word(item.encode()) for item in words]
+    return b"*%d\r\n%b" % (len(words), b"".join(body))

@@ -2,12 +2,12 @@
 -- One fenced write: judge the token for every resource, raise the marks, execute the commands. All in one step, or refused as a whole.
 --
 -- KEYS  the marks, one for each resource in the order of their names, then the keys of the commands.
--- ARGV  1 how many marks   2 issuer   3 lineage   4 value (decimal digits)   5 holder
---       6 what a missing mark means: "reject", "create", or "raise" (create whatever the eviction policy)
---       7 the write's id, or "" if nothing is to be remembered
---       8 how many writes the caller has seen the first mark count under this token (a lower bound)
---       9 the protocol of the connection, "2" or "3"
---      10… the commands: how many words, the words. A count below zero: its reply has another shape in RESP3.
+-- ARGV  1 how many marks   2 the token, issuer/lineage/value   3 its holder
+--       4 what a missing mark means: "reject", "create", or "raise" (create whatever the eviction policy)
+--       5 the write's id, or "" if nothing is to be remembered
+--       6 how many writes the caller has seen the first mark count under this token (a lower bound)
+--       7 the protocol of the connection, "2" or "3"
+--       8… the commands: how many words, the words. A count below zero: its reply has another shape in RESP3.
 --
 -- Answers
 --   {writes, reply, ...}                     executed; `writes` is what the first mark counts now
@@ -15,10 +15,9 @@
 --   {applied, writes[, answer]}              this id was executed before; with that answer, if it was kept
 --   {again, writes}                          this id may have been executed and forgotten; nothing was done
 --   {missing | evictable, i}                 the i-th resource (from 0) has no mark; nothing was done
---   {stale | issuer | lineage, i, issuer, lineage, value, holder, at}    the mark that refuses; nothing was done
+--   {stale | issuer | lineage, i, token, holder, at}    the mark that refuses; nothing was done
 --
--- A mark is a hash: issuer, lineage, value, holder, at (microseconds since 1970 by this server, when the token was first seen). The
--- first mark of a write also remembers the newest writes of its token: `writes` counts them, `id:ID` holds a write's packed answer,
+-- A mark is a hash: token, holder, at (microseconds since 1970 by this server, when the token was first seen). The first mark of a write also remembers the newest writes of its token: `writes` counts them, `id:ID` holds a write's packed answer,
 -- and so that the oldest can be forgotten, `recent` holds the ids since the last full chunk, `chunk:K` those of the K-th one. It is
 -- all one key, so that an eviction takes all of it or nothing. There is no time to live.
 
@@ -26,13 +25,13 @@ local CHUNK = 32
 local KEPT_CHUNKS = 32
 local KEPT_WRITES = CHUNK * KEPT_CHUNKS
 local KEPT_BYTES = 1024
-local FIRST_COMMAND = 10
+local FIRST_COMMAND = 8
 
-local marks, issuer, lineage, value, holder = ARGV[1] + 0, ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local on_missing, id, resp3 = ARGV[6], ARGV[7], ARGV[9] == '3'
+local marks, token, holder = ARGV[1] + 0, ARGV[2], ARGV[3]
+local on_missing, id, seen, resp3 = ARGV[4], ARGV[5], ARGV[6] + 0, ARGV[7] == '3'
 
 -- Whether the digits `a` are a larger number than the digits `b`. Lua's own numbers are doubles, which round above 2^53.
-local function newer(a, b)
+local function larger(a, b)
   if #a ~= #b then return #a > #b end
   for i = 1, #a do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -41,40 +40,40 @@ local function newer(a, b)
   return false
 end
 
+-- Why the token is refused where the mark is another one; nil if it is newer.
+local function refusal(mark)
+  local issuer, lineage, value = string.match(token, '^([^/]+)/([^/]+)/(%d+)$')
+  local its_issuer, its_lineage, its_value = string.match(mark, '^([^/]+)/([^/]+)/(%d+)$')
+  if its_issuer ~= issuer then return 'issuer' end
+  if its_value == value then return 'lineage' end
+  if not larger(value, its_value) then return 'stale' end
+end
+
 -- Whether this server may throw away a key that has no time to live: then a missing mark proves nothing.
 local function evicts_marks()
   local memory = redis.call('INFO', 'memory')
   return string.find(memory, 'maxmemory_policy:allkeys', 1, true) and not string.find(memory, '\nmaxmemory:0\r', 1, true)
 end
 
-local function refuse(verdict, i)
-  local mark = redis.call('HMGET', KEYS[i], 'issuer', 'lineage', 'value', 'holder', 'at')
-  return {verdict, i - 1, mark[1], mark[2], mark[3], mark[4], mark[5]}
-end
-
 local advances = {}
 local writes, recent = 0, ''
 for i = 1, marks do
-  local mark = redis.call('HMGET', KEYS[i], 'issuer', 'lineage', 'value', 'writes', 'recent', 'id:' .. id)
-  if not mark[3] then
+  local mark = redis.call('HMGET', KEYS[i], 'token', 'writes', 'recent', 'id:' .. id)
+  if not mark[1] then
     if on_missing == 'reject' then return {'missing', i - 1} end
     if on_missing == 'create' and evicts_marks() then return {'evictable', i - 1} end
     advances[#advances + 1] = KEYS[i]
-  elseif mark[1] ~= issuer then
-    return refuse('issuer', i)
-  elseif mark[3] ~= value then
-    if not newer(value, mark[3]) then return refuse('stale', i) end
+  elseif mark[1] ~= token then
+    local verdict = refusal(mark[1])
+    if verdict then return {verdict, i - 1, unpack(redis.call('HMGET', KEYS[i], 'token', 'holder', 'at'))} end
     advances[#advances + 1] = KEYS[i]
-  elseif mark[2] ~= lineage then
-    return refuse('lineage', i)
-  elseif i == 1 and mark[4] and id ~= '' then
-    local seen = ARGV[8] + 0
-    writes, recent = mark[4] + 0, mark[5]
-    if mark[6] then
+  elseif i == 1 and id ~= '' then
+    writes, recent = (mark[2] or 0) + 0, mark[3] or ''
+    if mark[4] then
       -- Written to again, so that a WAIT that follows on this connection covers it.
       redis.call('HSET', KEYS[1], 'writes', writes)
-      if mark[6] == '' then return {'applied', writes} end
-      return {'applied', writes, cmsgpack.unpack(mark[6])}
+      if mark[4] == '' then return {'applied', writes} end
+      return {'applied', writes, cmsgpack.unpack(mark[4])}
     end
     if writes > seen + KEPT_WRITES or writes < seen then return {'again', writes} end
   end
@@ -85,7 +84,7 @@ if #advances > 0 then
   local at = now[1] .. string.format('%06d', now[2])
   for _, key in ipairs(advances) do
     redis.call('UNLINK', key)
-    redis.call('HSET', key, 'issuer', issuer, 'lineage', lineage, 'value', value, 'holder', holder, 'at', at)
+    redis.call('HSET', key, 'token', token, 'holder', holder, 'at', at)
   end
 elseif id == '' then
   redis.call('HSET', KEYS[1], 'holder', holder) -- so that there is a write for WAIT to cover

@@ -1,0 +1,298 @@
+"""Lost requests and replies, lost by a proxy at the moment that matters: nothing applied twice, nothing guessed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from support.proxy import Proxy
+from support.redis_calls import Asyncio, Blocking, Calls, token
+
+from fencing import errors, raise_fence
+from fencing.errors import FencingError
+
+SCRIPT = b"EVALSHA"
+WAIT = b"$4\r\nWAIT\r\n"
+
+
+@pytest.fixture
+def proxy(valkey_url: str) -> Iterator[Proxy]:
+    with Proxy(int(valkey_url.rpartition(":")[2].partition("/")[0])) as made:
+        yield made
+
+
+@pytest.fixture
+def plain(valkey_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(valkey_url) as client:
+        raise_fence(client, "a", token=token(5))  # the script is known from here on: a first try is the write itself
+        yield client
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def calls(request: pytest.FixtureRequest, proxy: Proxy, plain: redis.Redis) -> Iterator[Calls]:
+    with contextlib.closing(_make(request.param, proxy.url)) as made:
+        yield made
+
+
+def _make(kind: str, url: str, **options: Any) -> Any:
+    return Blocking(url, **options) if kind == "blocking" else Asyncio(url, **options)
+
+
+def increment(calls: Calls, value: int = 5) -> Any:
+    return calls.write(lambda r: r.incr("n"), "a", token=token(value))
+
+
+def test_a_lost_reply_is_asked_for_again_and_nothing_is_applied_twice(
+    calls: Calls, proxy: Proxy, plain: redis.Redis
+) -> None:
+    proxy.lose_reply(SCRIPT)
+    assert increment(calls).value == 1
+    assert proxy.seen == 2
+    assert plain.get("n") == b"1"
+    assert increment(calls).value == 2
+
+
+def test_a_lost_request_is_sent_again(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
+    proxy.lose_request(SCRIPT)
+    assert increment(calls).value == 1
+    assert proxy.seen == 2
+    assert plain.get("n") == b"1"
+
+
+def test_request_and_reply_lost_in_turn(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
+    proxy.lose_request(SCRIPT)
+    proxy.lose_reply(SCRIPT)
+    assert increment(calls).value == 1
+    assert plain.get("n") == b"1"
+
+
+def test_a_reply_that_stays_lost_is_unknown_and_applied_once(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
+    proxy.lose_reply(SCRIPT, times=20)
+    with pytest.raises(errors.OutcomeUnknownError) as caught:
+        increment(calls)
+    assert caught.value.__cause__ is not None
+    assert 2 <= proxy.seen <= 5, "asked again a few times, not for ever"
+    assert plain.get("n") == b"1"
+
+
+def test_a_request_that_stays_lost_is_unknown_too(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
+    proxy.lose_request(SCRIPT, times=20)
+    with pytest.raises(errors.OutcomeUnknownError):
+        increment(calls)
+    assert plain.get("n") is None
+
+
+def test_a_timeout_is_unknown_not_a_failure(
+    request: pytest.FixtureRequest, proxy: Proxy, plain: redis.Redis, calls: Calls
+) -> None:
+    kind = "asyncio" if isinstance(calls, Asyncio) else "blocking"
+    with contextlib.closing(_make(kind, proxy.url, client={"socket_timeout": 0.2})) as impatient:
+        proxy.silence(SCRIPT, times=20)
+        with pytest.raises(errors.OutcomeUnknownError):
+            increment(impatient)
+        assert plain.get("n") == b"1"
+
+
+def test_a_reply_that_came_too_late_is_found_by_asking_again(proxy: Proxy, plain: redis.Redis) -> None:
+    impatient = Blocking(proxy.url, client={"socket_timeout": 0.2})
+    proxy.silence(SCRIPT)
+    assert increment(impatient).value == 1
+    assert plain.get("n") == b"1"
+
+
+def test_a_token_superseded_before_the_question_is_repeated_is_unknown(
+    calls: Calls, proxy: Proxy, plain: redis.Redis
+) -> None:
+    proxy.lose_reply(SCRIPT, then=lambda: raise_fence(plain, "a", token=token(6)))
+    with pytest.raises(errors.OutcomeUnknownError) as caught:
+        increment(calls)
+    assert "stale" in str(caught.value)
+    assert plain.get("n") == b"1"
+    with pytest.raises(errors.StaleTokenError):
+        increment(calls)
+    assert plain.get("n") == b"1"
+
+
+def test_a_lost_request_of_a_token_superseded_meanwhile_is_unknown_and_not_applied(
+    calls: Calls, proxy: Proxy, plain: redis.Redis
+) -> None:
+    # The writer cannot know which of the two it was: see the test above.
+    proxy.lose_request(SCRIPT, then=lambda: raise_fence(plain, "a", token=token(6)))
+    with pytest.raises(errors.OutcomeUnknownError):
+        increment(calls)
+    assert plain.get("n") is None
+
+
+def test_a_refusal_whose_reply_was_lost_stays_a_refusal_where_nothing_was_to_be_executed(
+    calls: Calls, proxy: Proxy, plain: redis.Redis
+) -> None:
+    raise_fence(plain, "a", token=token(9))
+    proxy.lose_reply(SCRIPT)
+    with pytest.raises(errors.StaleTokenError):
+        calls.raise_fence("a", token=token(8))
+    proxy.lose_reply(SCRIPT)
+    with pytest.raises(errors.StaleTokenError):
+        calls.write(lambda r: None, "a", token=token(8))
+
+
+def test_a_raise_whose_reply_was_lost_is_raised(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
+    proxy.lose_reply(SCRIPT)
+    calls.raise_fence("a", "new", token=token(6))
+    mark = calls.read_mark("new")
+    assert mark is not None
+    assert mark.token == token(6)
+
+
+def test_a_mark_lost_before_the_question_is_repeated_is_unknown_even_under_create(
+    proxy: Proxy, plain: redis.Redis
+) -> None:
+    calls = Blocking(proxy.url, on_missing="create")
+
+    def forget_the_mark() -> None:
+        plain.delete("fencing:{a}:mark")
+
+    proxy.lose_reply(SCRIPT, then=forget_the_mark)
+    with pytest.raises(errors.OutcomeUnknownError):
+        increment(calls)
+    assert plain.get("n") == b"1"
+
+
+def test_the_newest_1024_writes_are_remembered(proxy: Proxy, plain: redis.Redis) -> None:
+    calls, others = Blocking(proxy.url), Blocking(plain_url(plain))
+    increment(calls)
+
+    def others_write(count: int) -> None:
+        for _ in range(count):
+            others.write(lambda r: r.set("other", 1), "a", token=token(5))
+
+    proxy.lose_reply(SCRIPT, then=lambda: others_write(1023))
+    assert increment(calls).value == 2
+    assert plain.get("n") == b"2"
+
+
+def test_a_write_that_is_no_longer_remembered_is_unknown_and_not_applied_again(
+    proxy: Proxy, plain: redis.Redis
+) -> None:
+    calls, others = Blocking(proxy.url), Blocking(plain_url(plain))
+    increment(calls)
+
+    def others_write() -> None:
+        for _ in range(1100):
+            others.write(lambda r: r.set("other", 1), "a", token=token(5))
+
+    proxy.lose_reply(SCRIPT, then=others_write)
+    with pytest.raises(errors.OutcomeUnknownError, match="no longer kept"):
+        increment(calls)
+    assert plain.get("n") == b"2"
+    # A first try is not taken for a repeated one: it goes through, however much the others wrote.
+    assert increment(calls).value == 3
+
+
+def test_a_write_that_never_came_is_applied_though_thousands_were_before_it(proxy: Proxy, plain: redis.Redis) -> None:
+    calls = Blocking(proxy.url)
+    for _ in range(2500):
+        increment(calls)
+    proxy.lose_request(SCRIPT)
+    assert increment(calls).value == 2501
+    proxy.lose_reply(SCRIPT)
+    assert increment(calls).value == 2502
+    assert plain.get("n") == b"2502"
+    assert plain.hlen("fencing:{a}:mark") < 1024 + 2 * 64, "the ids of old writes are forgotten"
+
+
+def test_the_ids_of_a_token_go_with_it(plain: redis.Redis) -> None:
+    calls = Blocking(plain_url(plain))
+    for _ in range(100):
+        increment(calls)
+    increment(calls, 6)
+    assert plain.hlen("fencing:{a}:mark") < 10
+
+
+def test_a_repeated_copy_that_arrives_late_is_not_applied(plain: redis.Redis) -> None:
+    """The bytes of a first try may reach the server after everything else: a proxy held them back."""
+    with Proxy(plain.get_connection_kwargs()["port"]) as proxy:
+        recorded: list[bytes] = []
+        original = proxy._next_loss
+
+        def remember(request: bytes) -> Any:
+            if SCRIPT in request:
+                recorded.append(request)
+            return original(request)
+
+        proxy._next_loss = remember  # type: ignore[method-assign]
+        calls, others = Blocking(proxy.url), Blocking(plain_url(plain))
+        increment(calls)
+        for count in (0, 10, 1100, 3000):
+            for _ in range(count):
+                others.write(lambda r: r.set("other", 1), "a", token=token(5))
+            connection = plain.connection_pool.get_connection()
+            connection.send_packed_command([recorded[0]])
+            connection.read_response()
+            plain.connection_pool.release(connection)
+            assert plain.get("n") == b"1"
+
+
+def test_large_replies_are_not_kept_and_say_so(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
+    plain.set("big", b"x" * 5000)
+    proxy.lose_reply(SCRIPT)
+    with_both = calls.write(lambda r: (r.incr("n"), r.get("big")), "a", token=token(5))
+    for reply in with_both:
+        with pytest.raises(errors.OutcomeUnknownError, match="executed once"):
+            _ = reply.value
+    assert plain.get("n") == b"1"
+
+
+def test_an_effect_that_failed_is_not_executed_again(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
+    plain.set("text", "no number")
+    proxy.lose_reply(SCRIPT)
+    with pytest.raises(errors.EffectError) as caught:
+        calls.write(lambda r: (r.incr("n"), r.incr("text"), r.incr("n")), "a", token=token(5))
+    assert caught.value.index == 1
+    assert proxy.seen == 2
+    assert plain.get("n") == b"1"
+
+
+@pytest.mark.parametrize("retries", [0, 3, None])
+def test_the_clients_own_retries_neither_repeat_a_write_nor_are_changed(
+    proxy: Proxy, plain: redis.Redis, retries: int | None
+) -> None:
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    own: dict[str, Any] = {} if retries is None else {"retry": Retry(NoBackoff(), retries)}
+    client = redis.Redis.from_url(proxy.url, **own)
+    before = repr(client.get_connection_kwargs()), client.get_retry()
+    proxy.lose_reply(SCRIPT, times=20)
+    from fencing import fenced_write
+
+    with pytest.raises(FencingError), fenced_write(client, "a", token=token(5)) as r:
+        r.incr("n")
+    assert proxy.seen <= 5
+    assert plain.get("n") == b"1"
+    assert (repr(client.get_connection_kwargs()), client.get_retry()) == before
+
+
+def test_a_server_that_cannot_be_reached_is_contention_since_nothing_was_sent(proxy: Proxy, plain: redis.Redis) -> None:
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    calls = Blocking(proxy.url, client={"retry": Retry(NoBackoff(), 0)})
+    proxy.close()
+    with pytest.raises(errors.ContentionError, match="nothing was sent"):
+        increment(calls)
+    with pytest.raises(errors.ContentionError):
+        calls.read_mark("a")
+
+
+def test_reading_a_mark_survives_a_lost_reply(calls: Calls, proxy: Proxy) -> None:
+    proxy.lose_reply(b"HMGET")
+    mark = calls.read_mark("a")
+    assert mark is not None
+    assert mark.token == token(5)
+
+
+def plain_url(client: redis.Redis) -> str:
+    return f"redis://127.0.0.1:{client.get_connection_kwargs()['port']}/0"
