@@ -1,0 +1,132 @@
+"""The console script as a person calls it: exit status, what is on stdout, and what a mistake says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from scheduler import Bury, Job, Scheduler
+
+
+def fencing(*arguments: str, dsn: str = "", folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "FENCING_DSN"}
+    if dsn:
+        environment["FENCING_DSN"] = dsn
+    return subprocess.run(
+        [sys.executable, "-m", "scheduler", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def app(pg_dsn: str) -> Scheduler:
+    """An application with one job of each fate, already run."""
+    app = Scheduler(pg_dsn)
+    app.migrate()
+
+    @app.task("ship")
+    def ship(job: Job) -> object:
+        return {"parcel": job.args["n"]} if job.args["n"] else Bury("nothing to ship")
+
+    app.enqueue("ship", {"n": 1}, key="parcel-1")
+    app.enqueue("ship", {"n": 0})
+    app.run_until_idle()
+    app.close()
+    return app
+
+
+def test_help_needs_no_database_and_lists_every_command() -> None:
+    done = fencing("--help")
+    assert done.returncode == 0
+    assert all(f"  {name} " in done.stdout for name in ("demo", "migrate", "worker", "jobs", "doctor", "bench"))
+
+
+def test_migrate_says_what_it_did_and_then_that_there_is_nothing_to_do(pg_dsn: str) -> None:
+    first, second = (json.loads(fencing("migrate", "--json", dsn=pg_dsn).stdout) for _ in range(2))
+    assert first == {"schema": "fencing", "applied": ["0001_spine"]}
+    assert second == {"schema": "fencing", "applied": []}
+    other = fencing("migrate", "--schema", "second", "--issuer", "billing", dsn=pg_dsn)
+    assert other.returncode == 0
+    with psycopg.connect(pg_dsn) as connection:
+        names = [connection.execute(f"select name from {schema}.issuer").fetchone() for schema in ("fencing", "second")]
+    assert names[0][0].startswith("fencing-")
+    assert names[1][0].startswith("billing-")
+
+
+def test_jobs_are_listed_and_their_stories_told(app: Scheduler, pg_dsn: str) -> None:
+    listed = json.loads(fencing("jobs", "list", "--json", dsn=pg_dsn).stdout)
+    assert [(job["id"], job["status"]) for job in listed] == [(2, "dead"), (1, "completed")]
+    assert [
+        job["id"] for job in json.loads(fencing("jobs", "list", "--status", "dead", "--json", dsn=pg_dsn).stdout)
+    ] == [2]
+    told = json.loads(fencing("jobs", "show", "1", "--json", dsn=pg_dsn).stdout)
+    assert (told["result"], told["key"], told["attempts"][0]["outcome"]) == ({"parcel": 1}, "parcel-1", "completed")
+    assert told["attempts"][0]["token"] == told["token"]
+    text = fencing("jobs", "show", "2", dsn=pg_dsn)
+    assert text.returncode == 0
+    assert "nothing to ship" in text.stdout
+    assert text.stdout.index("created") < text.stdout.index("attempt 1 claimed") < text.stdout.index("attempt 1 dead")
+    assert fencing("jobs", "show", "3", dsn=pg_dsn).returncode == 1
+
+
+def test_the_doctor_is_content_with_a_fresh_install_and_names_what_is_broken(app: Scheduler, pg_dsn: str) -> None:
+    well = fencing("doctor", "--json", dsn=pg_dsn)
+    findings = {finding["check"]: finding["severity"] for finding in json.loads(well.stdout)}
+    assert well.returncode == 0
+    assert findings["issuer"] == "ok"
+    assert findings["dead jobs"] == "warning"
+    with psycopg.connect(pg_dsn, autocommit=True) as connection:
+        # As after a failover to a server whose clock is behind the old server's last identity change.
+        connection.execute("update fencing.issuer set floor = 9007199254740000")
+    ill = fencing("doctor", dsn=pg_dsn)
+    assert ill.returncode == 1
+    assert "BROKEN" in ill.stdout
+    assert "clock is behind" in ill.stdout
+
+
+def test_the_doctor_looks_at_downstreams(tmp_path: Path, valkey_url: str) -> None:
+    missing = fencing("doctor", "--target", f"sqlite:///{tmp_path}/x.db")
+    assert missing.returncode == 1
+    assert "create_all" in missing.stdout
+    redis = fencing("doctor", "--target", valkey_url, "--json")
+    assert {finding["where"].partition(":")[0] for finding in json.loads(redis.stdout)} == {"redis"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("jobs", "list"), 2, "FENCING_DSN"),
+        (("jobs", "list", "--dsn", "mysql://x/y"), 2, "PostgreSQL"),
+        (("jobs", "list", "--dsn", "host=127.0.0.1 port=1 dbname=x"), 1, "connect"),
+        (("migrate", "--dsn", "host=x", "--schema", "Robert'; drop"), 2, "schema="),
+        (("worker", "no_such_module:app"), 2, "no_such_module"),
+        (("worker", "json:dumps"), 2, "not a Scheduler"),
+        (("worker", "json"), 2, "MODULE:ATTRIBUTE"),
+        (("bench", "--only", "nothing"), 2, "known"),
+        (("doctor", "--target", "nonsense"), 2, "MODULE:ATTRIBUTE"),
+        (("frobnicate",), 2, "No such command"),
+    ],
+)
+def test_a_mistake_says_what_is_wrong_without_a_traceback(arguments: tuple[str, ...], status: int, says: str) -> None:
+    done = fencing(*arguments)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_schema_that_is_not_there_is_said_so(pg_dsn: str) -> None:
+    for arguments in (("jobs", "list"), ("doctor",)):
+        done = fencing(*arguments, dsn=pg_dsn)
+        assert done.returncode == 1
+        assert "fencing migrate" in done.stdout + done.stderr
