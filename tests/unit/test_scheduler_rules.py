@@ -1,0 +1,321 @@
+"""The scheduler's pure rules: how much to claim, when to try again, what can be stored, where tokens start."""
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from fencing.errors import ContentionError
+from scheduler import Bury, Job, Occurrence, Retry, RetryIn
+from scheduler._catch_up import plan_catch_up
+from scheduler._claim import MAX_BATCH, room, yield_delay
+from scheduler._connect import normalise_dsn, translate
+from scheduler._enqueue import checked_due, checked_priority
+from scheduler._issuer import LIMIT, clock_floor
+from scheduler._json import MAX_JSON, json_text, storable
+from scheduler._retry import MAX_WAIT
+from scheduler._sql import Statements
+from scheduler._states import FINAL, STATES, TRANSITIONS
+from scheduler._tasks import check_name, make_task
+from scheduler.errors import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    IssuerError,
+    NotMigratedError,
+    ValueRefusedError,
+)
+
+# -- how much to claim
+
+
+def test_a_slow_worker_claims_one_job_per_idle_thread() -> None:
+    assert room(8, waiting=0, running=0, per_second=0, batch=100, shortest_lease=30) == 8
+    assert room(8, waiting=0, running=5, per_second=2, batch=100, shortest_lease=30) == 3
+    assert room(8, waiting=0, running=8, per_second=2, batch=100, shortest_lease=30) == 0
+    assert room(8, waiting=3, running=5, per_second=2, batch=100, shortest_lease=30) == 0
+
+
+def test_a_fast_worker_claims_whole_batches_but_no_more_than_it_runs_in_a_part_of_the_lease() -> None:
+    assert room(8, waiting=0, running=8, per_second=4000, batch=100, shortest_lease=30) == 100
+    assert room(8, waiting=0, running=8, per_second=4000, batch=10_000, shortest_lease=30) == MAX_BATCH
+    assert room(8, waiting=0, running=8, per_second=400, batch=100, shortest_lease=1) == 40
+    assert room(8, waiting=990, running=8, per_second=4000, batch=100, shortest_lease=30) == 0, "a trickle"
+
+
+# -- when to try again
+
+
+def test_the_wait_before_a_retry_grows_to_the_cap_and_is_drawn_from_the_whole_of_it() -> None:
+    rng = random.Random(1)
+    retry = Retry(base=2.0, cap=60.0)
+    for attempt, ceiling in ((1, 2), (2, 4), (3, 8), (6, 60), (10_000, 60)):
+        drawn = [retry.delay(attempt, rng) for _ in range(400)]
+        assert 0 <= min(drawn) < ceiling * 0.05
+        assert ceiling * 0.95 < max(drawn) <= ceiling
+
+
+def test_a_job_that_yields_stays_away_longer_each_time_and_never_for_no_time() -> None:
+    rng = random.Random(1)
+    for yields, ceiling in ((0, 0.05), (1, 0.1), (5, 1.6), (6, 2.0), (10_000, 2.0)):
+        drawn = [yield_delay(yields, rng) for _ in range(200)]
+        assert ceiling / 2 <= min(drawn) < max(drawn) <= ceiling
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Retry(max_attempts=0),
+        lambda: Retry(max_attempts=2**31),
+        lambda: Retry(max_attempts=True),
+        lambda: Retry(base=-1),
+        lambda: Retry(cap=float("nan")),
+        lambda: Retry(cap=MAX_WAIT * 2),
+        lambda: RetryIn(-0.1),
+        lambda: RetryIn(float("inf")),
+        lambda: RetryIn("soon"),  # type: ignore[arg-type]
+        lambda: RetryIn(10**400),
+    ],
+)
+def test_a_wait_that_cannot_be_waited_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"Retry(In)?[: ]"):
+        wrong()
+
+
+def test_a_reason_is_a_text() -> None:
+    for wrong in (None, "", 4):
+        with pytest.raises(TypeError, match="Bury takes a reason"):
+            Bury(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the reason is a text"):
+        RetryIn(1, reason=None)  # type: ignore[arg-type]
+
+
+# -- what can be stored
+
+
+@pytest.mark.parametrize(
+    "value", [None, 0, "", [], {"a": [1.5, None, True]}, "\\u0000 as typed", "\\\\", "zwei\u00a0Wörter 😀", 10**300]
+)
+def test_json_is_taken_as_it_is(value: object) -> None:
+    import json
+
+    assert json.loads(json_text(value, "the arguments")) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "says"),
+    [
+        (object(), TypeError, "are not JSON"),
+        ({1, 2}, TypeError, "are not JSON"),
+        (b"bytes", TypeError, "are not JSON"),
+        (datetime(2026, 1, 1, tzinfo=UTC), TypeError, "are not JSON"),
+        (float("nan"), TypeError, "are not JSON"),
+        ({(1, 2): 3}, TypeError, "are not JSON"),
+        ("a\x00b", ValueError, "NUL"),
+        ({"\\\x00": 1}, ValueError, "NUL"),
+        ("\ud800", ValueError, "surrogate"),
+        ("x" * MAX_JSON, ValueError, "bytes of JSON, at most 1,048,576"),
+    ],
+)
+def test_what_json_or_the_database_cannot_hold_is_refused_by_name(
+    value: object, kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=f"the arguments of 'send'.*{says}"):
+        json_text(value, "the arguments of 'send'")
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (endless, deep):
+        with pytest.raises(TypeError, match="are not JSON"):
+            json_text(value, "the arguments")
+
+
+def test_any_text_can_be_made_storable_and_keeps_its_end() -> None:
+    assert storable("ab\x00\ud800c", 3) == "\N{REPLACEMENT CHARACTER}\\ud800c"
+    assert storable("x" * 20 + "the end", 7) == "the end"
+
+
+@pytest.mark.parametrize("due", ["2026-01-01", 0, timedelta(1)])
+def test_a_due_time_is_a_datetime(due: object) -> None:
+    with pytest.raises(TypeError, match="due_at= takes an aware datetime"):
+        checked_due(due)
+
+
+def test_a_due_time_has_a_zone() -> None:
+    with pytest.raises(ValueError, match=r"due_at= has no time zone \(2026-01-01T00:00:00\)"):
+        checked_due(datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("priority", [1.0, True, "1", 2**31, -(2**31) - 1, None])
+def test_a_priority_is_a_whole_number_that_the_column_holds(priority: object) -> None:
+    with pytest.raises(ValueError, match="priority="):
+        checked_priority(priority)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "a\x00b", "\ud800"])
+def test_a_name_is_short_and_printable(name: str) -> None:
+    with pytest.raises(ValueError, match="a task's name is 1 to 200 printable characters"):
+        check_name("task", name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lease": 0.1},
+        {"lease": float("nan")},
+        {"lease": 10**6},
+        {"lease": "30"},
+        {"max_yields": 0},
+        {"retry": 5},
+        {"handler": "not callable"},
+    ],
+)
+def test_an_impossible_setting_of_a_task_is_refused_with_its_name(change: dict[str, Any]) -> None:
+    good: dict[str, Any] = {
+        "name": "send",
+        "handler": print,
+        "lease": 30,
+        "retry": Retry(),
+        "fences": None,
+        "preempt": False,
+        "max_yields": 100,
+    }
+    make_task(**good)
+    with pytest.raises((ValueError, TypeError), match="task 'send'"):
+        make_task(**(good | change))
+
+
+def test_a_fixed_list_of_fences_is_the_same_for_every_job() -> None:
+    task = make_task("send", print, 30, Retry(), iter([("target", "a")]), False, 100)
+    job: Job = None  # type: ignore[assignment]
+    assert task.fences is not None
+    assert task.fences(job) == task.fences(job) == [("target", "a")]
+
+
+# -- where tokens start
+
+YEAR_MS = 366 * 24 * 3600 * 1000
+
+
+def test_a_floor_is_the_clock_shifted_so_that_claims_never_overtake_it() -> None:
+    assert clock_floor(1_000, 0) == 1_000 * 2048
+    assert clock_floor(1_001, 0) - clock_floor(1_000, 0) == 2048
+    assert clock_floor(0, 0) == 0
+    assert clock_floor(-5, 0) == 0, "a clock before 2025 starts at the bottom; the sequence's own value then decides"
+
+
+def test_a_clock_more_than_a_year_past_the_last_change_is_refused() -> None:
+    floor = clock_floor(1_000, 0)
+    assert clock_floor(1_000 + YEAR_MS, floor) > floor
+    with pytest.raises(IssuerError, match=r"more than a year past.*issuer bump"):
+        clock_floor(1_001 + YEAR_MS, floor)
+
+
+def test_a_clock_behind_the_last_change_is_no_error_since_the_sequence_itself_stays_above() -> None:
+    assert clock_floor(1_000, clock_floor(9_000, 0)) == 1_000 * 2048
+
+
+def test_tokens_fit_into_a_double_until_2164_and_a_clock_beyond_is_refused() -> None:
+    last = int((datetime(2164, 1, 1, tzinfo=UTC) - datetime(2025, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    assert clock_floor(last, 0) < LIMIT == 2**53
+    with pytest.raises(IssuerError, match="2164"):
+        clock_floor(LIMIT >> 11, 0)
+
+
+# -- what was missed
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def occurrence(minutes: float) -> Occurrence:
+    due = NOW + timedelta(minutes=minutes)
+    return Occurrence(due, due.replace(tzinfo=None), 0, 1, due.isoformat())
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit", "grace", "minutes", "runs"),
+    [
+        ("none", 5, None, [-30, -20, -0.5, 0.05], [-0.5, 0.05]),
+        ("none", 5, 25, [-30, -20, -0.5, 0.05], [-20, -0.5, 0.05]),
+        ("none", 5, 0, [-30, -0.01, 0.05], [0.05]),
+        ("latest", 5, None, [-30, -20, -10], [-10]),
+        ("latest", 5, None, [-30, -20, 0.05], [0.05]),
+        ("all", 5, None, [-30, -20, -10, 0.05], [-30, -20, -10, 0.05]),
+        ("all", 2, None, [-30, -20, -10, 0.05], [-20, -10, 0.05]),
+        ("all", 1, 15, [-30, -20, -10, 0.05], [-20, -10, 0.05]),
+        ("all", 2, None, [], []),
+    ],
+)
+def test_catching_up(policy: Any, limit: int, grace: float | None, minutes: list[float], runs: list[float]) -> None:
+    given = [occurrence(one) for one in minutes]
+    allowed = None if grace is None else timedelta(minutes=grace)
+    planned = plan_catch_up(given, NOW, policy, limit, allowed)
+    assert [one.occurrence for one in planned] == given, "every occurrence is told of, in order"
+    assert [one.occurrence for one in planned if one.skipped is None] == [occurrence(one) for one in runs]
+    assert all("missed" in one.skipped for one in planned if one.skipped is not None)
+
+
+# -- names, addresses, errors, states
+
+
+@pytest.mark.parametrize("schema", ["", "Fencing", "a-b", "pg_mine", "x" * 41, 'a"b', "1a", None])
+def test_a_schema_is_a_plain_identifier(schema: Any) -> None:
+    with pytest.raises(ValueError, match="schema= takes a plain identifier"):
+        Statements(schema)
+
+
+def test_the_claim_quotes_what_it_is_given() -> None:
+    text = Statements("fencing").claim(["100%", "o'clock"], ["a\\b"])
+    assert "'100%%'" in text
+    assert "'o''clock'" in text
+    assert text.count("union all") == 1
+
+
+@pytest.mark.parametrize("dsn", ["mysql://host/db", "postgresql+asyncpg://host/db", "no connection string", ""])
+def test_an_address_that_is_not_postgresql_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FENCING_DSN", raising=False)
+    with pytest.raises(ValueError, match=r"psycopg|connection string|no database"):
+        normalise_dsn(dsn)
+
+
+def test_an_address_may_be_libpqs_or_sqlalchemys_or_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert normalise_dsn("postgresql+psycopg://me@host/db") == "postgresql://me@host/db"
+    assert normalise_dsn("host=here dbname=db") == "host=here dbname=db"
+    monkeypatch.setenv("FENCING_DSN", "postgres://me@host/db")
+    assert normalise_dsn(None) == "postgresql://me@host/db"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.errors.SerializationFailure(), ContentionError),
+        (psycopg.errors.DeadlockDetected(), ContentionError),
+        (psycopg.errors.LockNotAvailable(), ContentionError),
+        (psycopg.errors.AdminShutdown(), DatabaseUnavailableError),
+        (psycopg.errors.ReadOnlySqlTransaction(), DatabaseUnavailableError),
+        (psycopg.errors.TooManyConnections(), DatabaseUnavailableError),
+        (psycopg.errors.IdleInTransactionSessionTimeout(), DatabaseUnavailableError),
+        (psycopg.OperationalError("gone"), DatabaseUnavailableError),
+        (psycopg.errors.UndefinedTable(), NotMigratedError),
+        (psycopg.errors.InvalidSchemaName(), NotMigratedError),
+        (psycopg.errors.UntranslatableCharacter(), ValueRefusedError),
+        (psycopg.errors.ProgramLimitExceeded(), ValueRefusedError),
+        (psycopg.DataError("NUL"), ValueRefusedError),
+        (psycopg.errors.DiskFull(), DatabaseError),
+    ],
+)
+def test_each_failure_of_the_database_is_told_from_the_others(error: psycopg.Error, kind: type[Exception]) -> None:
+    translated = translate(error, "claim")
+    assert type(translated) is kind
+    assert str(translated).startswith("claim: ")
+
+
+def test_what_is_final_only_comes_back_by_a_replay() -> None:
+    assert {(start, end) for start, end in TRANSITIONS if start in FINAL} == {("dead", "ready")}
+    assert {state for pair in TRANSITIONS for state in pair} == set(STATES)
