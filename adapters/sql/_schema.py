@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Column,
     Connection,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    event,
     func,
     select,
 )
@@ -27,8 +29,9 @@ _DIALECTS = ("postgresql", "sqlite")
 
 # Names compare by bytes on every database, as Python's sorted() does: the order in which all guards take their locks.
 _NAME = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
-# Room on each page for the next version of a row: marks are rewritten by each write, and stay off the index (HOT).
-_ROOM: dict[str, Any] = {"postgresql_with": {"fillfactor": 70}, "sqlite_with_rowid": False}
+# Room on each page for the next version of a row: marks are rewritten by each write, and so stay off the index (HOT).
+# As a statement of its own: SQLAlchemy 2.0 has no word for it in a Table.
+_ROOM = "alter table {} set (fillfactor = 70)"
 
 
 def check_schema(schema: str | None) -> str | None:
@@ -56,7 +59,7 @@ def tables(schema: str | None = None) -> MetaData:
         Column("resource", _NAME, primary_key=True),
         *_token_columns(),
         Column("marked_at", DateTime(timezone=True), nullable=False),
-        **_ROOM,
+        sqlite_with_rowid=False,
     )
     Table(
         "fencing_applied",
@@ -67,8 +70,11 @@ def tables(schema: str | None = None) -> MetaData:
         Column("result", Text),
         *_token_columns(),
         Column("applied_at", DateTime(timezone=True), nullable=False),
-        **_ROOM,
+        sqlite_with_rowid=False,
     )
+    for table in made.tables.values():
+        room = DDL(_ROOM.format("%(fullname)s"))  # type: ignore[no-untyped-call]
+        event.listen(table, "after_create", room.execute_if(dialect="postgresql"))
     return made
 
 
@@ -86,24 +92,28 @@ metadata = tables()
 
 
 def ddl(dialect: str, schema: str | None = None) -> str:
-    """Return ``create table`` statements, each ended by a semicolon. ``dialect``: ``"postgresql"`` or ``"sqlite"``.
+    """Return the statements that create the tables, each ended by a semicolon, for ``"postgresql"`` or ``"sqlite"``.
 
     Raises ``ValueError`` for another dialect.
     """
     if dialect not in _DIALECTS:
         raise ValueError(f"there is DDL for {' and '.join(_DIALECTS)}, not for {dialect!r}")
     known = make_url(f"{dialect}://").get_dialect()()
-    made = [CreateTable(table, if_not_exists=True).compile(dialect=known) for table in tables(schema).sorted_tables]
-    return "".join(f"{str(one).strip()};\n" for one in made)
+    made: list[str] = []
+    for table in tables(schema).sorted_tables:
+        made.append(str(CreateTable(table, if_not_exists=True).compile(dialect=known)).strip())
+        if dialect == "postgresql":
+            made.append(_ROOM.format(known.identifier_preparer.format_table(table)))
+    return "".join(f"{one};\n" for one in made)
 
 
 def create_all(bind: Any, schema: str | None = None) -> None:
     """Create the tables that are missing, in ``schema`` (which must exist) or the connection's default one.
 
-    ``bind``: a SQLAlchemy Engine (committed), Connection or Session (in the caller's transaction), or a psycopg
-    Connection (likewise, or at once if it is in autocommit). An async one runs it: ``await
-    connection.run_sync(create_all)``. May be called by many processes at once. Raises ``TypeError`` for any other
-    bind.
+    ``bind``: a SQLAlchemy Engine (committed at once), Connection or Session (in the caller's transaction), or a psycopg
+    Connection (in the transaction that is open there, else committed at once). An async one of SQLAlchemy runs it:
+    ``await connection.run_sync(create_all)``. May be called by many processes at once; on SQLite the driver commits
+    DDL by itself. Raises ``TypeError`` for any other bind.
     """
     if isinstance(bind, Engine):
         with bind.begin() as connection:

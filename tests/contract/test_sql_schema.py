@@ -93,13 +93,22 @@ def test_the_ddl_text_makes_the_same_tables_as_the_metadata(address: str) -> Non
             for table in inspector.get_table_names()
         }
 
+    def options() -> list[str]:
+        if dialect != "postgresql":
+            return []
+        with bind.connect() as connection:
+            named = "select reloptions::text from pg_class where relname in ('fencing_mark', 'fencing_applied')"
+            return list(connection.execute(sa.text(named)).scalars())
+
     create_all(bind)
     made = columns()
+    assert options() == (["{fillfactor=70}"] * 2 if dialect == "postgresql" else [])
     metadata.drop_all(bind)
     with bind.begin() as connection:
         for statement in filter(str.strip, ddl(dialect).split(";")):
             connection.exec_driver_sql(statement)
     assert columns() == made
+    assert options() == (["{fillfactor=70}"] * 2 if dialect == "postgresql" else [])
     assert set(made) == {"fencing_mark", "fencing_applied"}
     assert works(address)
 
