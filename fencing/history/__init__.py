@@ -5,9 +5,13 @@ where it happened. :class:`JsonLines` writes them to a file that several process
 nothing is built or kept. :func:`draw_text` and :func:`draw_html` show them.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from fencing.history._events import Event, JsonLines, Kind, Outcome, emit, read_events, recording, subscribe
-from fencing.history._html import draw_html
-from fencing.history._terminal import draw_text
+
+if TYPE_CHECKING:
+    from fencing.history._html import draw_html
+    from fencing.history._terminal import draw_text
 
 __all__ = [
     "Event",
@@ -21,3 +25,16 @@ __all__ = [
     "recording",
     "subscribe",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Every fenced write imports this package, and few programs draw.
+    if name == "draw_html":
+        from fencing.history._html import draw_html
+
+        return draw_html
+    if name == "draw_text":
+        from fencing.history._terminal import draw_text
+
+        return draw_text
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,8 +25,8 @@ Kind = Literal[
     "send",
     "note",
 ]
-"""What happened. ``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock, and ``rescue`` the
-work taken back after it; ``note`` is a remark for the reader."""
+"""What happened. ``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the
+work taken back after that; ``note`` a remark for the reader."""
 
 Outcome = Literal["accepted", "repeated", "refused", "unknown", "contention", "failed", "lost", "done"]
 """How it ended.

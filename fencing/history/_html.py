@@ -48,6 +48,12 @@ _LEGEND: tuple[tuple[str, str], ...] = (
     ('<line class="marked t1" x1="12" x2="12" y1="0" y2="100%"/>', "has accepted this colour's token last"),
 )
 
+_SIGN_LEGEND: tuple[tuple[Sign, str], ...] = (
+    ("accepted", "accepted"),
+    ("refused", "refused"),
+    ("broken", "accepted after a newer token: damage"),
+)
+
 
 def draw_html(
     events: Iterable[Event],
@@ -96,7 +102,9 @@ def _checks(checks: list[tuple[str, bool]]) -> list[str]:
 def _picture(layout: Layout) -> list[str]:
     if not layout.rows:
         return ["<p>Nothing happened.</p>"]
-    heads = "".join(f'<span class="{"actor" if lane.acts else "place"}">{_text(lane.name)}</span>' for lane in layout.lanes)
+    heads = "".join(
+        f'<span class="{"actor" if lane.acts else "place"}">{_text(lane.name)}</span>' for lane in layout.lanes
+    )
     return [
         f'<div class="heads" aria-hidden="true"><span></span><div>{heads}</div><span></span></div>',
         '<ol class="steps">',
@@ -141,38 +149,39 @@ def _lanes(before: tuple[Track, ...], after: tuple[Track, ...], event: str) -> s
 def _track(track: Track, across: str, top: str, bottom: str) -> str:
     if track.state == "gone":
         return ""
-    colour = "" if track.token is None else f" t{track.token % _PALETTE}"
+    colour = _colour(track.token)
     line = f'x1="{across}" x2="{across}" y1="{top}" y2="{bottom}"'
     under = f'<line class="under{colour}" {line}/>' if track.state == "stopped" and colour else ""
     return f'{under}<line class="{track.state}{colour}" {line}/>'
 
 
 def _event(row: Row, layout: Layout) -> str:
+    """What happens on the lanes: a sign where nothing is reached, else an arrow with its token and how it ended."""
     lanes = len(layout.lanes)
-    colour = "" if row.token is None else f" t{row.token % _PALETTE}"
-    end = _ENDS.get(row.sign, "")
+    colour = _colour(row.token)
     if row.target is None:
         if row.source is None:
             return ""
-        kind = "dot" if row.sign == "note" else "badge act"
-        return _at(_across(row.source, lanes), f'<g class="{kind}{colour}"><circle r="{4.5 if kind == "dot" else 9}"/>'
-                                               f"{_SHAPES[row.sign]}</g>")  # fmt: skip
-    sign = f'<g class="badge {end or "act"}"><circle r="9"/>{_SHAPES[row.sign]}</g>'
+        kind, radius = ("dot", 4.5) if row.sign == "note" else ("badge act", 9)
+        sign = f'<g class="{kind}{colour}"><circle r="{radius}"/>{_SHAPES[row.sign]}</g>'
+        return _at(_across(row.source, lanes), sign)
     target = _across(row.target, lanes)
+    sign = _at(target, f'<g class="badge {_ENDS.get(row.sign, "act")}"><circle r="9"/>{_SHAPES[row.sign]}</g>')
     if row.source is None:
-        return _at(target, sign)
+        return sign
     source = _across(row.source, lanes)
-    to_right = row.target > row.source
-    head = '<path class="head" d="M-10 0-18-4.5V4.5Z"/>' if to_right else '<path class="head" d="M10 0 18-4.5V4.5Z"/>'
+    way, sense = ("to-right", -1) if row.target > row.source else ("to-left", 1)
     wrong = " wrong" if row.sign in ("refused", "broken") else ""
-    # The token rides on the arrow, next to where it is shown.
-    ride = f'<text class="token" x="{-22 if to_right else 22}" y="-5">{_text(layout.short[row.token])}</text>' if row.token is not None else ""
-    arrow = f'<line class="arrow" x1="{source}" x2="{target}" y1="{_MIDDLE}" y2="{_MIDDLE}"/>'
-    dot = _at(source, '<circle class="from" r="4.5"/>')
-    return (
-        f'<g class="{("to-right" if to_right else "to-left")}{wrong}{colour}">{arrow}{dot}{_at(target, head + ride)}</g>'
-        f"{_at(target, sign)}"
-    )
+    line = f'<line class="arrow" x1="{source}" x2="{target}" y1="{_MIDDLE}" y2="{_MIDDLE}"/>'
+    head = f'<path class="head" d="M{sense * 10} 0 {sense * 18}-4.5V4.5Z"/>'
+    if row.token is not None:  # it rides on the arrow, next to where it is shown
+        head += f'<text class="token" x="{sense * 22}" y="-5">{_text(layout.short[row.token])}</text>'
+    start = _at(source, '<circle class="from" r="4.5"/>')
+    return f'<g class="{way}{wrong}{colour}">{line}{start}{_at(target, head)}</g>{sign}'
+
+
+def _colour(token: int | None) -> str:
+    return "" if token is None else f" t{token % _PALETTE}"
 
 
 def _at(across: str, drawn: str) -> str:
@@ -192,11 +201,9 @@ def _badge(sign: Sign) -> str:
 
 
 def _legend(layout: Layout) -> list[str]:
-    signs: list[tuple[Sign, str]] = [("accepted", "accepted"), ("refused", "refused"), ("broken", "accepted after a newer token: damage")]
     used = {row.sign for row in layout.rows}
-    items = [
-        f'<li><svg class="key tall" aria-hidden="true">{line}</svg>{_text(text)}</li>' for line, text in _LEGEND
-    ] + [f"<li>{_badge(sign)}{_text(text)}</li>" for sign, text in signs if sign in used]
+    items = [f'<li><svg class="key tall" aria-hidden="true">{line}</svg>{_text(text)}</li>' for line, text in _LEGEND]
+    items += [f"<li>{_badge(sign)}{_text(text)}</li>" for sign, text in _SIGN_LEGEND if sign in used]
     tokens = [
         f'<li><span class="chip t{number % _PALETTE}">{_text(short)}</span> <code>{_text(token)}</code></li>'
         for number, (token, short) in enumerate(zip(layout.tokens, layout.short, strict=True))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fencing.history._events import Event
-from fencing.history._lanes import GAP, Lane, Layout, Row, Sign, State, Track, lay_out
+from fencing.history._lanes import GAP, Layout, Row, Sign, State, Track, lay_out
 
 _TIME = 9
 """Columns of the time."""
@@ -37,7 +37,7 @@ class _Glyphs(NamedTuple):
 _UNICODE = _Glyphs(
     tracks={"idle": "│", "leased": "┃", "expired": "╏", "stopped": "▒", "gone": " ", "marked": "│"},
     signs={
-        **{"accepted": "✓", "refused": "✗", "broken": "‼", "unknown": "?", "failed": "!"},
+        **{"accepted": "✓", "refused": "✗", "broken": "!", "unknown": "?", "failed": "×"},
         **{"stopped": "■", "woken": "▶", "expired": "◇", "gone": "†", "note": "●"},
     },
     dot="●", line="─", refused_line="╌", right="▶", left="◀", cross="┼", corner="┌", lane="│", passed="…",
@@ -150,8 +150,10 @@ class _Pen:
     def legend(self) -> list[str]:
         """What the signs mean, and the tokens in full."""
         glyphs = self.glyphs
-        known: dict[str, str] = {**glyphs.signs, **glyphs.tracks}
-        used = {row.sign for row in self._layout.rows} | {track.state for row in self._layout.rows for track in row.after}
+        known: dict[str, str] = dict([*glyphs.signs.items(), *glyphs.tracks.items()])
+        used = {row.sign for row in self._layout.rows} | {
+            track.state for row in self._layout.rows for track in row.after
+        }
         signs = [f"{known[key]} {name}" for name, keys in _LEGEND for key in keys if key in used]
         lines = textwrap.wrap("   ".join(signs), _TIME + self._words + self._step * len(self._layout.lanes))
         for number, (token, short) in enumerate(zip(self._layout.tokens, self._layout.short, strict=True)):
@@ -203,5 +205,3 @@ class _Pen:
 
     def _ink(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code and text.strip() else text
-
-

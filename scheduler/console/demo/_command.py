@@ -13,6 +13,8 @@ import click
 
 from fencing.history import draw_html, draw_text
 from scheduler.console._options import json_option, print_json
+from scheduler.console.demo._stage import Given, Stage, StoryError
+from scheduler.console.embedded import ServerUnavailableError
 
 if TYPE_CHECKING:
     from scheduler.console.demo._report import Report
@@ -38,24 +40,27 @@ def demo(
     The servers are started for this run and leave nothing behind. Exit status 0 if everything held; with --unfenced,
     if the damage was seen.
     """
+    began = time.monotonic()
     _need("redis", "email_validator", *_missing_servers(dsn, redis_url, smtp))
-    # Only now: these import the drivers.
-    from scheduler.console.demo._stage import Given
-    from scheduler.console.demo._story import StoryError, play
-    from scheduler.console.embedded import ServerUnavailableError
-
+    given = Given(dsn, redis_url, _host_and_port(smtp))
     signal.signal(signal.SIGTERM, _end)  # so that everything is put away
-    tell = (lambda line: None) if as_json else _Progress()
+    tell = _Progress(began, silent=as_json)
     try:
-        report = play(Given(dsn, redis_url, _host_and_port(smtp)), fenced=not unfenced, tell=tell)
+        tell("starting two workers and real servers, for this run alone")
+        with Stage(given) as stage:
+            # It imports every driver, which takes a while, and the servers start meanwhile.
+            from scheduler.console.demo._story import play
+
+            report = play(stage, fenced=not unfenced, tell=tell)
+            seconds = time.monotonic() - began
     except (StoryError, ServerUnavailableError) as exc:
         raise click.ClickException(str(exc)) from exc
     if page is not None:
         page.write_text(_page(report), "utf-8")
     if as_json:
-        print_json(report.as_json())
+        print_json(report.as_json(seconds))
     else:
-        _show(report, page)
+        _show(report, seconds, page)
     for text, held in report.checks:
         if not held:
             click.echo(f"NOT SO: {text}", err=True)
@@ -88,18 +93,20 @@ def _end(number: int, _: object) -> NoReturn:
 
 
 class _Progress:
-    """A line for each step, with the seconds since the first."""
+    """A line for each step, with the seconds since the beginning."""
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
+    def __init__(self, began: float, *, silent: bool) -> None:
+        self._began = began
+        self._silent = silent
 
     def __call__(self, line: str) -> None:
-        click.echo(f"{time.monotonic() - self._began:5.1f} s  {line}")
+        if not self._silent:
+            click.echo(f"{time.monotonic() - self._began:5.1f} s  {line}")
 
 
-def _show(report: Report, page: Path | None) -> None:
+def _show(report: Report, seconds: float, page: Path | None) -> None:
     click.echo()
-    click.echo(draw_text(report.events, names=report.names))
+    click.echo(draw_text(report.drawn, names=report.names))
     click.echo()
     for text, held in report.checks:
         click.echo(f"{'  yes' if held else 'NOT SO'}  {text}")
@@ -109,15 +116,15 @@ def _show(report: Report, page: Path | None) -> None:
         (False, True): "This is what a lease alone lets through. Without --unfenced, see it refused.",
         (False, False): "The damage was not seen as expected.",
     }[report.fenced, report.ok]
-    click.echo(f"\n{verdict} ({report.seconds:.1f} s)")
+    click.echo(f"\n{verdict} ({seconds:.1f} s)")
     if page is not None:
         click.echo(f"The picture is in {page}")
 
 
 def _page(report: Report) -> str:
     lead = (
-        "Worker A claimed a monthly invoice and was stopped in the middle of its work. Its lease ran out, worker B took "
-        "the job over and finished it. Then A woke up and carried on as if nothing had happened. "
+        "Worker A claimed a monthly invoice and was stopped in the middle of its work. Its lease ran out, worker B "
+        "took the job over and finished it. Then A woke up and carried on as if nothing had happened. "
     )
     if report.fenced:
         title = "One paused worker, refused everywhere"
@@ -125,4 +132,4 @@ def _page(report: Report) -> str:
     else:
         title = "One paused worker, and nobody who refuses"
         lead += "No system that it wrote to looked at its token: everything was done twice, or by the wrong one."
-    return draw_html(report.events, title=title, lead=lead, checks=report.checks, names=report.names)
+    return draw_html(report.drawn, title=title, lead=lead, checks=report.checks, names=report.names)

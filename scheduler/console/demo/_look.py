@@ -41,20 +41,23 @@ class Look:
 
     def clock(self) -> datetime:
         """The database's clock."""
-        return self._one("select clock_timestamp()")
+        now: datetime = self._one("select clock_timestamp()")
+        return now
 
     def next_at(self) -> datetime | None:
         """When the schedule is next due."""
-        return self._one("select next_at from {schedule} where name = 'monthly-invoices'")
+        due: datetime | None = self._one("select next_at from {schedule} where name = 'monthly-invoices'")
+        return due
 
     def lease_left(self, job: int, token: int) -> float | None:
-        """Seconds left of the job's lease under a token, by the database's clock; None if it is no longer that one's."""
-        return self._one(
+        """Seconds left of the job's lease under a token, by the database's clock; None if it is not leased to it."""
+        left: float | None = self._one(
             "select extract(epoch from lease_until - clock_timestamp())::float8 from {job} "
             "where id = %s and token = %s and status = 'leased'",
             job,
             token,
         )
+        return left
 
     def attempts(self, job: int) -> list[Attempt]:
         """The job's attempts, in the order in which they ended."""
@@ -71,8 +74,8 @@ class Look:
 
     def cached_token(self, invoice: str) -> str | None:
         """The token that the writer of the cached value had."""
-        value: str | None = self._cache.get(redis_key(invoice, "sent-under"))
-        return value
+        value: Any = self._cache.get(redis_key(invoice, "sent-under"))
+        return value if value is None else str(value)
 
     def mails_waiting(self) -> int:
         """How many mails in the outbox are not at their end."""

@@ -78,17 +78,6 @@ class WorkerProcess:
         """SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
-    def terminate(self) -> None:
-        """SIGTERM: let it drain."""
-        self._process.terminate()
-
-    def wait(self, timeout: float) -> None:
-        """Wait for its end; kill it after ``timeout`` seconds."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.close()
-
     def close(self) -> None:
         """Kill it if it is still there; a stopped one too."""
         self._process.kill()

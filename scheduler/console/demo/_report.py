@@ -38,7 +38,6 @@ class Report:
     downstreams' marks; ``invoices`` and ``cached`` say under which token each was written."""
 
     fenced: bool
-    seconds: float
     paused: Token
     winner: Token
     late: Sequence[Event]
@@ -86,12 +85,17 @@ class Report:
         """Whether everything is as it should be."""
         return all(held for _, held in self.checks)
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
+    @property
+    def drawn(self) -> list[Event]:
+        """The events of the picture: without the lease under which the relay claims a row, since the claim shows."""
+        return [event for event in self.events if not any(name.startswith("lease/") for name in event.resources)]
+
+    def as_json(self, seconds: float) -> dict[str, Any]:
+        """The object that ``--json`` prints. ``seconds``: how long it took."""
         return {
             "ok": self.ok,
             "fenced": self.fenced,
-            "seconds": round(self.seconds, 3),
+            "seconds": round(seconds, 3),
             "tokens": {"paused": self.paused.value, "winner": self.winner.value},
             "refused": self.refused,
             "invoices": len(self.invoices),

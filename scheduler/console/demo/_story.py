@@ -3,9 +3,8 @@ wakes up."""
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import timedelta
@@ -14,12 +13,12 @@ from typing import TypeVar
 from fencing import Token
 from fencing.history import Event, Kind
 from scheduler.console.demo import careless, shop
+from scheduler.console.demo._furnish import DHAKA, Venue, find_venue, furnish, janitor
 from scheduler.console.demo._look import Look
 from scheduler.console.demo._names import lane_names
-from scheduler.console.demo._process import PROGRAM, WorkerProcess
+from scheduler.console.demo._process import WorkerProcess
 from scheduler.console.demo._report import Report, door_of, short
-from scheduler.console.demo._stage import DHAKA, Given, Stage
-from scheduler.console.embedded._place import Place
+from scheduler.console.demo._stage import Stage, StoryError
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -37,55 +36,45 @@ _WRITES = {
 """What each write is called once it is done, and when it is tried."""
 
 
-class StoryError(Exception):
-    """The story cannot go on. The text says why, and what the workers said."""
-
-
-def play(given: Given, *, fenced: bool, tell: Tell) -> Report:
+def play(stage: Stage, *, fenced: bool, tell: Tell) -> Report:
     """Play the story; ``tell`` is called with a line for each step as it happens.
 
-    Raises :class:`StoryError` if it cannot be played to its end. Whatever happens, nothing stays behind.
+    Raises :class:`StoryError` if it cannot be played to its end, and what :func:`find_venue` raises.
     """
-    began = time.monotonic()
     with ExitStack() as stack:
-        tell("starting two workers and real servers, for this run alone")
-        # Its watchdog removes the directory, and kills the workers in it, also if this process is killed.
-        place = Place("fencing-demo-", [PROGRAM], signal.SIGKILL)
-        stack.callback(place.remove)
-        workers = [stack.enter_context(closing(WorkerProcess(place.path, number))) for number in (1, 2)]
-        stage = stack.enter_context(Stage(given))
-        tell(f"{' and '.join(stage.titles)} answer")
-        stack.enter_context(stage.janitor())
-        for worker in workers:
+        venue = find_venue(stage)
+        tell(f"{venue.title} answer")
+        stack.enter_context(janitor(stage.given, venue.addresses))
+        for worker in stage.workers:
             stack.callback(worker.close)  # before the janitor removes what they use
-        look = stack.enter_context(closing(Look(stage.addresses)))
-        story = _Story(stage, look, workers, fenced, tell)
+        look = stack.enter_context(closing(Look(venue.addresses)))
+        story = _Story(stage, venue, look, fenced, tell)
         story.open_the_shop()
         story.stop_the_first()
         story.let_its_lease_run_out()
         story.watch_the_second()
         story.wake_the_first()
-        story.close_the_shop()
-        return story.report(began)
+        return story.report()
 
 
 class _Story:
     """The steps, in the order in which they are called above. Worker A is the one that claims first."""
 
-    def __init__(self, stage: Stage, look: Look, workers: Sequence[WorkerProcess], fenced: bool, tell: Tell) -> None:
-        self._stage = stage
+    def __init__(self, stage: Stage, venue: Venue, look: Look, fenced: bool, tell: Tell) -> None:
+        self._workers = stage.workers
+        self._sink = stage.sink
+        self._venue = venue
         self._look = look
-        self._workers = workers
         self._fenced = fenced
         self._tell = tell
         self._own: list[Event] = []
-        self._a, self._b = workers
+        self._a, self._b = stage.workers
 
     def open_the_shop(self) -> None:
         """Make the tables, store the schedule so that it is due in a moment, and let the workers begin."""
-        self._stage.furnish()
+        furnish(self._venue.addresses)
         cron = self._register()
-        orders = {"fenced": self._fenced, "addresses": asdict(self._stage.addresses), "cron": cron}
+        orders = {"fenced": self._fenced, "addresses": asdict(self._venue.addresses), "cron": cron}
         for worker in self._workers:
             worker.order(orders)
 
@@ -95,19 +84,20 @@ class _Story:
         A new schedule never fires the past, so its day and time are those of a moment just ahead.
         """
         open_shop = shop.open_shop if self._fenced else careless.open_shop
-        margin = timedelta(seconds=1)
+        margin = timedelta(seconds=0.4)
         while True:
             due = (self._look.clock() + margin).replace(microsecond=0) + timedelta(seconds=1)
             local = due.astimezone(DHAKA)
             cron = f"{local.second} {local.minute} {local.hour} {local.day} * *"
-            app = open_shop(self._stage.addresses, cron, lambda job: None)
+            app = open_shop(self._venue.addresses, cron, lambda job: None)
             app.sync_schedules()
             app.close()
             if self._look.next_at() == due:
                 break
             margin *= 2  # a machine so busy that the moment had passed before it was stored
-        self._invoice = self._stage.addresses.invoice(local)
-        self._tell(f'schedule "{cron}" in Asia/Dhaka: monthly, on day {local.day} at {local:%H:%M:%S} there, in a moment')
+        self._invoice = self._venue.addresses.invoice(local)
+        when = f"day {local.day} of each month at {local:%H:%M:%S}, which is in a moment"
+        self._tell(f'schedule "{cron}" in Asia/Dhaka: {when}')
         return cron
 
     def stop_the_first(self) -> None:
@@ -173,19 +163,11 @@ class _Story:
             end = "REFUSED" if event.outcome == "refused" else event.outcome.upper()
             self._tell(f"worker A {_WRITES[door_of(event)][1]}: {end}")
 
-    def close_the_shop(self) -> None:
-        """Let both workers drain and end."""
-        for worker in self._workers:
-            worker.terminate()
-        for worker in self._workers:
-            worker.wait(PATIENCE)
-
-    def report(self, began: float) -> Report:
-        """Look at what is there now. ``began`` is when the demo did, a monotonic time."""
+    def report(self) -> Report:
+        """Look at what is there now."""
         events = sorted([*self._own, *self._a.events, *self._b.events], key=lambda event: event.ended)
         return Report(
             fenced=self._fenced,
-            seconds=time.monotonic() - began,
             paused=self._paused,
             winner=self._winner,
             late=self._late(),
@@ -195,9 +177,9 @@ class _Story:
             occurrences=self._look.occurrences(),
             attempts=self._look.attempts(self._job_id),
             marks=self._look.marks(self._invoice),
-            servers=self._stage.versions,
+            servers=self._venue.versions,
             events=events,
-            names=lane_names(events, {self._a.pid: "worker A", self._b.pid: "worker B"}, self._stage.redis_name),
+            names=lane_names(events, {self._a.pid: "worker A", self._b.pid: "worker B"}, self._venue.redis_name),
         )
 
     @property
@@ -211,8 +193,8 @@ class _Story:
 
     def _emails(self) -> int:
         """How many mails arrived: at our own server, or as a given one has answered."""
-        if self._stage.sink is not None:
-            return len(self._stage.sink.received)
+        if self._sink is not None:
+            return len(self._sink.received)
         return sum(
             event.kind == "send" and event.outcome == "accepted" for one in self._workers for event in one.events
         )
