@@ -25,18 +25,11 @@ class _PsycopgBase:
 
     def __init__(self, handle: Any, read_only: bool, tables: str) -> None:
         self.handle = handle
+        self.downstream = _downstream(handle)
         self._read_only = read_only
         self._tables = tables
         self._level = 0
         self._entered = False
-
-    @property
-    def downstream(self) -> str:
-        """``postgresql:NAME``."""
-        try:
-            return f"postgresql:{self.handle.info.dbname}"
-        except psycopg.OperationalError:  # a closed connection has forgotten it
-            return "postgresql"
 
     def still_open(self) -> bool:
         """Whether the transaction block and savepoint of the first use are still there; see :class:`SyncTx`."""
@@ -174,6 +167,13 @@ def psycopg_tx(target: Any, read_only: bool, tables: str) -> Any:
     if isinstance(target, psycopg.AsyncConnection):
         return AsyncPsycopgTx(target, read_only, tables)
     return None
+
+
+def _downstream(connection: Any) -> str:
+    try:
+        return f"postgresql:{connection.info.dbname}"
+    except psycopg.OperationalError:  # a closed connection has forgotten it
+        return "postgresql"
 
 
 def _open_blocks(connection: Any) -> int:

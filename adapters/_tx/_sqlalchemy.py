@@ -44,8 +44,8 @@ class SqlalchemyTx:
         """Execute a statement; see :class:`SyncTx`."""
         connection = self._connection or self._enter()
         with translated(self.downstream, self._tables):
-            if self.dialect == "sqlite" and not statement.sql.startswith("pragma"):
-                self._begin_sqlite(connection)
+            if not statement.sql.startswith("pragma"):  # which needs no transaction
+                self._take_write_lock(connection)
             result = connection.execute(_text(statement.sql), statement.params, execution_options=_NO_STREAM)
             return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -54,7 +54,7 @@ class SqlalchemyTx:
         """A savepoint by ``begin_nested``, so that a Session forgets what it undid."""
         connection = self._connection or self._enter()
         with translated(self.downstream, self._tables):
-            self._begin_sqlite(connection)
+            self._take_write_lock(connection)
         outside = self._inside
         with self._source.begin_nested() as self._inside:
             self._checked_out()  # a Session sends the SAVEPOINT only once its connection is asked for
@@ -108,14 +108,15 @@ class SqlalchemyTx:
             raise nothing_holds(self.downstream, "the connection is closed; open one and begin a transaction")
         return connection
 
-    def _begin_sqlite(self, connection: Connection) -> None:
-        """Take SQLite's write lock at once.
+    def _take_write_lock(self, connection: Connection) -> None:
+        """On SQLite begin with the database's one write lock.
 
         The driver begins late and deferred: a transaction that reads and then writes cannot wait for the lock, it
         fails; and a SAVEPOINT that is sent outside a transaction commits when it is released.
         """
-        raw = connection.connection.driver_connection
-        if not self._read_only and not getattr(raw, "in_transaction", True):
+        if self.dialect != "sqlite" or self._read_only:
+            return
+        if not getattr(connection.connection.driver_connection, "in_transaction", True):
             connection.exec_driver_sql("begin immediate")
 
 

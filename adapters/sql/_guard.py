@@ -48,8 +48,8 @@ class SqlGuard:
 
         ``target``: a SQLAlchemy Connection, Session, scoped_session, AsyncConnection, AsyncSession or a psycopg
         Connection or AsyncConnection, in a transaction; or an Engine, AsyncEngine, sessionmaker or async_sessionmaker,
-        whose transactions are opened, committed and retried here (``effect=`` form, ``raise_fence`` and
-        ``read_mark``).
+        whose transactions are opened and committed here (``effect=`` form, ``raise_fence`` and ``read_mark``), and on
+        contention run again with the effect, five times in all.
 
         Raises ``TypeError`` for any other target, for a dialect without a guard, and for a Session with several binds
         of which none was named.
