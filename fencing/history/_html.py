@@ -60,13 +60,13 @@ def draw_html(
     *,
     title: str,
     lead: str = "",
-    checks: Iterable[tuple[str, bool]] = (),
+    facts: Iterable[tuple[str, bool]] = (),
     names: Mapping[str, str] | None = None,
 ) -> str:
     """Draw what happened as one HTML page that needs nothing else.
 
-    ``lead`` is a sentence or two below the title; ``checks`` are things that were looked at afterwards, and whether
-    they were as they should be. ``names`` as in :func:`draw_text`.
+    ``lead`` is a sentence or two below the title; ``facts`` are what was seen afterwards, each with whether that is
+    good news. ``names`` as in :func:`draw_text`.
     """
     layout = lay_out(events, names)
     style = files(__package__).joinpath("picture.css").read_text("utf-8")
@@ -80,7 +80,7 @@ def draw_html(
         "<body><main>",
         f"<h1>{_text(title)}</h1>",
         *([f'<p class="lead">{_text(lead)}</p>'] if lead else []),
-        *_checks(list(checks)),
+        *_facts(list(facts)),
         *_picture(layout),
         *_legend(layout),
         "</main></body></html>",
@@ -88,15 +88,14 @@ def draw_html(
     return "\n".join(parts) + "\n"
 
 
-def _checks(checks: list[tuple[str, bool]]) -> list[str]:
-    if not checks:
+def _facts(facts: list[tuple[str, bool]]) -> list[str]:
+    if not facts:
         return []
+    looks: dict[bool, tuple[str, Sign]] = {True: ("good", "accepted"), False: ("bad", "broken")}
     items = [
-        f'<li class="{"good" if held else "bad"}">{_badge("accepted" if held else "refused")}'
-        f"<span>{_text(text)}{'' if held else ' <strong>(not so)</strong>'}</span></li>"
-        for text, held in checks
+        f'<li class="{looks[good][0]}">{_badge(looks[good][1])}<span>{_text(text)}</span></li>' for text, good in facts
     ]
-    return ['<ul class="checks">', *items, "</ul>"]
+    return ['<ul class="facts">', *items, "</ul>"]
 
 
 def _picture(layout: Layout) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import signal
 import sys
 import time
@@ -41,8 +42,12 @@ def demo(
     if the damage was seen.
     """
     began = time.monotonic()
+    if page is not None and not page.parent.is_dir():
+        raise click.UsageError(f"--html: there is no directory {page.parent}")
     _need("redis", "email_validator", *_missing_servers(dsn, redis_url, smtp))
     given = Given(dsn, redis_url, _host_and_port(smtp))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without an ellipsis
     signal.signal(signal.SIGTERM, _end)  # so that everything is put away
     tell = _Progress(began, silent=as_json)
     try:
@@ -56,14 +61,14 @@ def demo(
     except (StoryError, ServerUnavailableError) as exc:
         raise click.ClickException(str(exc)) from exc
     if page is not None:
-        page.write_text(_page(report), "utf-8")
+        _write(page, _draw(report))
     if as_json:
         print_json(report.as_json(seconds))
     else:
         _show(report, seconds, page)
-    for text, held in report.checks:
-        if not held:
-            click.echo(f"NOT SO: {text}", err=True)
+    for check in report.checks:
+        if not check.held:
+            click.echo(f"not so: {check.text}", err=True)
     sys.exit(0 if report.ok else 1)
 
 
@@ -108,8 +113,8 @@ def _show(report: Report, seconds: float, page: Path | None) -> None:
     click.echo()
     click.echo(draw_text(report.drawn, names=report.names))
     click.echo()
-    for text, held in report.checks:
-        click.echo(f"{'  yes' if held else 'NOT SO'}  {text}")
+    for check in report.checks:
+        click.echo(f"{'   yes' if check.held else 'NOT SO'}  {check.text}")
     verdict = {
         (True, True): "Every late write was refused by the system that it went to.",
         (True, False): "Something did not hold.",
@@ -121,7 +126,14 @@ def _show(report: Report, seconds: float, page: Path | None) -> None:
         click.echo(f"The picture is in {page}")
 
 
-def _page(report: Report) -> str:
+def _write(page: Path, text: str) -> None:
+    try:
+        page.write_text(text, "utf-8")
+    except OSError as exc:
+        raise click.ClickException(f"--html: {exc}") from exc
+
+
+def _draw(report: Report) -> str:
     lead = (
         "Worker A claimed a monthly invoice and was stopped in the middle of its work. Its lease ran out, worker B "
         "took the job over and finished it. Then A woke up and carried on as if nothing had happened. "
@@ -132,4 +144,5 @@ def _page(report: Report) -> str:
     else:
         title = "One paused worker, and nobody who refuses"
         lead += "No system that it wrote to looked at its token: everything was done twice, or by the wrong one."
-    return draw_html(report.drawn, title=title, lead=lead, checks=report.checks, names=report.names)
+    facts = [(check.text, check.good) if check.held else (f"not so: {check.text}", False) for check in report.checks]
+    return draw_html(report.drawn, title=title, lead=lead, facts=facts, names=report.names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fencing import Token
 from fencing.history import Event
@@ -30,6 +30,14 @@ def door_of(event: Event) -> str:
 def short(token: Token) -> str:
     """A token's last digits."""
     return f"…{token.value % 1000:03d}"
+
+
+class Check(NamedTuple):
+    """Something that must be seen, and whether it is. ``good``: whether that is good news."""
+
+    text: str
+    held: bool
+    good: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +74,12 @@ class Report:
         return {str(self.winner): "winner", str(self.paused): "paused"}.get(self.cached, "other")
 
     @property
-    def checks(self) -> list[tuple[str, bool]]:
+    def checks(self) -> list[Check]:
         """What must hold (without guards: the damage that must be seen), and whether it does."""
         first, last = Attempt(self.paused.value, "expired"), Attempt(self.winner.value, "completed")
         common = [
-            ("the second claim has the higher token", self.winner > self.paused),
-            (
+            Check("the second claim has the higher token", self.winner > self.paused),
+            Check(
                 f"one occurrence, one job: expired under {short(self.paused)}, completed under {short(self.winner)}",
                 self.occurrences == 1
                 and first in self.attempts
@@ -83,7 +91,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether everything is as it should be."""
-        return all(held for _, held in self.checks)
+        return all(check.held for check in self.checks)
 
     @property
     def drawn(self) -> list[Event]:
@@ -106,28 +114,32 @@ class Report:
             "events": [event.as_json() for event in self.events],
         }
 
-    def _fenced_checks(self) -> list[tuple[str, bool]]:
+    def _fenced_checks(self) -> list[Check]:
         return [
-            ("one invoice, by worker B", list(self.invoices) == [str(self.winner)]),
-            ("the cache holds worker B's value", self.cached_by == "winner"),
-            ("one e-mail received", self.emails == 1),
-            (
+            Check("one invoice, by worker B", list(self.invoices) == [str(self.winner)]),
+            Check("the cache holds worker B's value", self.cached_by == "winner"),
+            Check("one e-mail received", self.emails == 1),
+            Check(
                 "each late write of worker A was refused by its own downstream",
                 self.refused == dict.fromkeys(DOORS, 1) and len(self.late) == len(DOORS),
             ),
-            (
+            Check(
                 f"every mark is worker B's {short(self.winner)}",
                 all(mark == self.winner.value for mark in self.marks.values()),
             ),
         ]
 
-    def _damage(self) -> list[tuple[str, bool]]:
+    def _damage(self) -> list[Check]:
         both = [str(self.winner), str(self.paused)]
         return [
-            ("two invoices for one month", list(self.invoices) == both),
-            ("the cache holds the value of worker A, which had lost its lease", self.cached_by == "paused"),
-            ("two e-mails received", self.emails == 2),
-            (
+            Check("two invoices for one month", list(self.invoices) == both, good=False),
+            Check(
+                "the cache holds the value of worker A, which had lost its lease",
+                self.cached_by == "paused",
+                good=False,
+            ),
+            Check("two e-mails received", self.emails == 2, good=False),
+            Check(
                 "only the scheduler refused worker A: its completion, when all the rest had been done",
                 self.refused == {**dict.fromkeys(DOORS, 0), "completion": 1},
             ),
