@@ -1,0 +1,93 @@
+"""`Downstream`: what the author of an adapter writes, so that the kit can prove the adapter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from enum import Enum
+from typing import Any
+
+from fencing._law import OnMissing
+
+
+class Capability(Enum):
+    """What a downstream can do. These, and never a product's name, decide which examples are run."""
+
+    CREATE = 'a guard with on_missing="create": a first write makes the mark'
+    REJECT = 'a guard with on_missing="reject": without a mark a write is refused (needs RAISE to make marks)'
+    RAISE = "raising a mark without writing"
+    SEVERAL = "several resources in one write, all or none"
+    ATOMIC = "a block that raises leaves neither its values nor its mark"
+    ROLLBACK = "a transaction of the caller's, whose rollback takes back values and marks"
+    DELETE = "deleting a value"
+    ONCE = "once=KEY: an effect applied at most once"
+    REOPEN = "being closed and opened again with all that it held"
+    CONCURRENT = "a second transaction from the same thread while one is open, given up or judged within a second"
+
+
+class Downstream(ABC):
+    """One system under test: each resource protects one value, a text, and an adapter fences the writes to it.
+
+    Any method that talks to the system may be a plain function or an ``async def`` one, and :meth:`transaction` may
+    return either kind of context manager: the kit awaits what is awaitable, all of one example in one task of one
+    event loop.
+    """
+
+    name: str
+    """For reports."""
+
+    capabilities: frozenset[Capability]
+    """What it can do; at least one of ``CREATE`` and ``REJECT``."""
+
+    @abstractmethod
+    def fresh(self, on_missing: OnMissing) -> Awaitable[None] | None:
+        """Make it empty, without values, marks and applied keys, with guards of that ``on_missing`` from now on.
+
+        Called before every example, some hundred times: empty what is there, do not build a new system.
+        """
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
+        """Begin, and yield the target for ``fenced_write``: a guard, or what an installed adapter knows.
+
+        What was written is there for all once the block ends; a block that raises is rolled back, as far as there is
+        something to roll back.
+        """
+
+    @abstractmethod
+    def write(self, handle: Any, resource: str, value: str) -> Awaitable[None] | None:
+        """Set the resource's value through the handle that ``fenced_write`` gave, replacing what is there."""
+
+    @abstractmethod
+    def read(self, handle: Any, resource: str) -> Any:
+        """Read the resource's value through the handle.
+
+        Return the text or None, or a function without arguments that returns it once the block has ended (or something
+        awaitable that gives either).
+        """
+
+    @abstractmethod
+    def look(self, resource: str) -> Any:
+        """Return the resource's value as anybody sees it from outside, None if it has none; may be awaitable."""
+
+    def delete(self, handle: Any, resource: str) -> Awaitable[None] | None:
+        """Remove the resource's value through the handle (``Capability.DELETE``)."""
+        raise NotImplementedError(f"{self.name} says that it can delete: write delete(handle, resource)")
+
+    def reopen(self) -> Awaitable[None] | None:
+        """Close the system and open it again with what it held (``Capability.REOPEN``)."""
+        raise NotImplementedError(f"{self.name} says that it can be opened again: write reopen()")
+
+    def close(self) -> Awaitable[None] | None:
+        """Let go of what belongs to this example, above all to its event loop. ``fresh()`` may follow."""
+        return None
+
+    def can(self, *wanted: Capability) -> bool:
+        """Whether it can do all of these."""
+        return self.capabilities.issuperset(wanted)
+
+    @property
+    def missing(self) -> tuple[Capability, ...]:
+        """What it cannot do, and what is therefore not proved."""
+        return tuple(one for one in Capability if one not in self.capabilities)
