@@ -74,7 +74,7 @@ class Worker:
             self._link("rescue"), statements, queues, list(tasks), self.work.counts, self._claims.wake
         )
         self._listener = Listener(database, statements.channel, tuple(queues), self._claims.wake)
-        heart = Heart(self._link("heart"), statements, self.work, owner, interval)
+        heart = Heart(self._link("heart"), statements, self.work, owner)
         self._keepers = [
             # A heart that waited longer than usual after a failure would lose leases that it could still renew.
             Loop("heart", heart.run_once, interval, max_backoff=interval),
