@@ -261,6 +261,14 @@ def test_a_port_taken_between_the_choice_and_the_start_costs_another_try(
             assert "Address already in use" in server.log
 
 
+def test_ports_are_chosen_where_no_client_can_take_them() -> None:
+    """Below the range for outgoing connections: a client that keeps trying there would find itself."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if first_outgoing < 12000:
+        pytest.skip(f"this system gives nearly all ports, from {first_outgoing} on, to outgoing connections")
+    assert max(free_port() for _ in range(200)) < first_outgoing
+
+
 def test_a_given_port_that_is_taken_is_an_error(kind: str, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     with socket.create_server(("127.0.0.1", 0)) as rival:

@@ -1,5 +1,7 @@
 """The embedded PostgreSQL does what the tests of failover and durability need of it."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -164,6 +166,7 @@ def test_what_was_committed_survives_kill_9_and_what_was_not_does_not(pg_server:
         connection.execute("insert into kept values (1)")
         connection.commit()
         connection.execute("insert into kept values (2)")
+        os.kill(connection.info.backend_pid, signal.SIGSTOP)  # so that it does not end by itself with its parent
         server.kill()
         connection.close()
     assert not server.running

@@ -115,8 +115,6 @@ class Place:
 
     def remove(self) -> None:
         """Lets the watchdog do its work now, and does it here should the watchdog be gone."""
-        if os.getpid() != self.owner:  # a forked child's copy
-            return
         assert self._watchdog.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._watchdog.stdin as order:
             order.write(b".")
