@@ -8,7 +8,8 @@ import redis
 from support.processes import processes_in
 from support.servers import unavailable
 
-from scheduler.console.embedded import ServerNotInstalledError, ServerUnavailableError, Valkey
+from scheduler.console.embedded import ServerNotInstalledError, ServerUnavailableError, Valkey, _server
+from scheduler.console.embedded._ports import free_port
 
 ValkeyServer = Callable[..., Valkey]
 
@@ -61,6 +62,16 @@ def test_settings_are_lines_of_its_configuration(valkey_server: ValkeyServer) ->
 def test_a_failed_start_shows_the_end_of_the_log() -> None:
     with pytest.raises(ServerUnavailableError, match=r"(?s)did not start.*no-such-thing"):
         Valkey(settings={"no-such-thing": "1"}).start()
+
+
+def test_another_valkey_on_the_chosen_port_is_not_taken_for_it(
+    valkey: Valkey, valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices = iter([valkey.port, free_port()])
+    monkeypatch.setattr(_server, "free_port", lambda: next(choices))
+    server = valkey_server()
+    assert server.port != valkey.port
+    assert server.info("server")["process_id"] == str(server.pid)
 
 
 def test_a_replica_copies_refuses_writes_and_leads_when_told(valkey_server: ValkeyServer) -> None:
