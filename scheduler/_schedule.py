@@ -255,7 +255,7 @@ class Schedule:
 
     def _moments(self, after: datetime, until: datetime) -> Iterator[Moment]:
         """What the rule names in the window."""
-        nominals = self._rule.after(earliest_local(after, self._zone).replace(microsecond=0))
+        nominals = self._rule.after(earliest_local(after, self._zone))
         end = latest_local(until)
         policy = ELAPSED if self.elapsed else Policy(self.gap, self.fold, self.max_gap)
         for moment in moments(takewhile(lambda nominal: nominal <= end, nominals), self._zone, policy):

@@ -153,10 +153,19 @@ def test_the_message_shows_the_text_with_the_place_underlined():
 
 def test_a_long_text_is_shown_around_the_place():
     with pytest.raises(ScheduleError) as caught:
-        Schedule("0 0 * * " + "1," * 200 + "1")
+        Schedule("0 0 * * " + "1," * 100 + "mun")
     _, text, carets = str(caught.value).splitlines()
-    assert len(text) < 250
-    assert len(text) >= carets.rindex("^")
+    assert len(text) < 100
+    assert text[carets.index("^") : carets.rindex("^") + 1] == "mun"
+
+
+def test_a_rule_of_256_characters_is_the_longest():
+    longest = "0 0 * * " + "1," * 123 + "01"
+    assert len(longest) == 256
+    assert Schedule(longest)
+    with pytest.raises(ScheduleError, match="257 characters and 256 are allowed") as caught:
+        Schedule("0" + longest)
+    assert caught.value.position == 256
 
 
 @pytest.mark.parametrize(
@@ -240,6 +249,10 @@ def test_an_alias_means_its_five_fields(alias, expr):
 )
 def test_which_days_a_rule_names(expr, days):
     assert [text[:10] for text in due(Schedule(expr), "2026-11-29")] == days
+
+
+def test_a_step_without_a_range_goes_on_to_the_last_value():
+    assert [text[11:16] for text in due(Schedule("20/15 5 * * *"), "2026-11-29")] == ["05:20", "05:35", "05:50"]
 
 
 def test_a_step_from_the_last_value_is_that_value():
