@@ -275,6 +275,25 @@ def test_thirty_first_writes_at_once_neither_deadlock_nor_pass_each_other(
     assert set(marks(pg).values()) == {f"shop/line-a/{best}"}
 
 
+@pytest.mark.parametrize(("first", "second"), [("create", "reject"), ("reject", "create")])
+def test_guards_of_both_modes_take_the_marks_in_one_order(
+    pg: str, pool: ThreadPoolExecutor, first: Any, second: Any
+) -> None:
+    """Whoever waits for the mark in the middle has the first one and not the last: no circle is possible."""
+    raise_fence(sql_doors.engine(pg), "a", "b", "c", token=token(1))
+    with holder(pg, "b", token=token(1)) as middle:
+        one = Writer("psycopg", pg, SqlGuard(on_missing=first))
+        other = Writer("psycopg", pg, SqlGuard(on_missing=second))
+        writes = [one.start_blocked(pool, "c", "b", "a", token=token(5))]
+        writes.append(other.start(pool, "a", "b", "c", token=token(5)))
+        wait_until_blocked(pg, other.pid, by=one.pid)
+        with psycopg.connect(pg, autocommit=True) as free, free.transaction(force_rollback=True):
+            raise_fence(SqlGuard(lock_timeout=0.2).on(free), "c", token=token(5))
+        middle.rollback()
+    for write in writes:
+        write.result(20)
+
+
 @pytest.mark.parametrize("resources", [("a",), ("a", "b")], ids=["one", "two"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["create", "reject"])
