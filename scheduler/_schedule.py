@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, time, timedelta
 from functools import cached_property, lru_cache
 from heapq import merge
@@ -164,6 +164,10 @@ class Schedule:
             raise TypeError(f"max_gap is a timedelta, or None for no bound, not {self.max_gap!r}")
         # Derived at once, so that what cannot be derived is refused here and not at the first use.
         _ = self._rule, self._zone, self._bounds, self._span
+
+    def __getstate__(self) -> dict[str, object]:
+        # A copy derives the rest anew: a zone read from the package's data cannot be pickled.
+        return {option.name: getattr(self, option.name) for option in fields(self)}
 
     @cached_property
     def _rule(self) -> _Rule:

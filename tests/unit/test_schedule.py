@@ -1,7 +1,9 @@
 """Schedules: the collected cases, what is refused and where, and what the options mean."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
@@ -445,6 +447,9 @@ def test_schedules_are_values():
     assert schedule != dataclasses.replace(schedule, fold="both")
     with pytest.raises(dataclasses.FrozenInstanceError):
         schedule.tz = "UTC"
+    for same in (copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
+        assert same == schedule
+        assert due(same, "2026-11-29") == due(schedule, "2026-11-29")
 
 
 def test_a_rule_is_parsed_once_for_all_its_schedules():
