@@ -210,7 +210,7 @@ class Write:
             presented=self._token,
             downstream=self._terms.downstream,
         )
-        tape.settle(answer[4:], error)
+        tape.settle(answer[4][1:], error)
 
     def _wait_for_replicas(self) -> Dialogue[None]:
         wanted, limit = self._terms.durability.replicas, self._terms.durability.milliseconds
