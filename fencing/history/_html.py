@@ -118,14 +118,14 @@ def _row(row: Row, layout: Layout) -> list[str]:
         # Taller for a longer wait, yet never a screenful.
         height = min(150, 34 + 30 * row.gap)
         items.append(
-            f'<li class="gap" style="min-height:{height:.0f}px">{_lanes(row.before, row.before, "")}'
+            f'<li class="gap" style="min-height:{height:.0f}px">{_lanes(row.before, row.before, "")} '
             f"<p>{row.gap:.1f} s pass</p></li>"
         )
     said = row.said
     end = f' <strong class="end">{_named(said.end, layout)}</strong>' if said.end else ""
     loud = " loud" if row.event.kind in ("pause", "wake", "kill", "expire") else ""
     items.append(
-        f'<li class="{_ENDS.get(row.sign, "plain")}{loud}"><time>{row.seconds:+.3f}&nbsp;s</time>'
+        f'<li class="{_ENDS.get(row.sign, "plain")}{loud}"><time>{row.seconds:+.3f}&nbsp;s</time> '
         f"{_lanes(row.before, row.after, _event(row, layout))}"
         f"<p><b>{_text(said.subject)}</b> {_named(said.text, layout)}{end}</p></li>"
     )

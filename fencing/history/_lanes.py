@@ -183,7 +183,7 @@ class _Scene:
             stopped = self._act(self._actors[source], event)
         if target is not None and sign in ("accepted", "broken"):
             self._accept(target, event)
-        said = say(
+        subject, text, end = say(
             event,
             self._lanes[source].name if source is not None else "",
             self._called(event.token),
@@ -191,6 +191,7 @@ class _Scene:
             stopped,
             broken=sign == "broken",
         )
+        said = Said(printable(subject), printable(text), printable(end))
         # The actor of a rescue is the one whose lease ran out: it does nothing, and knows nothing of it.
         drawn = None if event.kind == "rescue" else source
         return Row(

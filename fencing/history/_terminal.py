@@ -73,7 +73,7 @@ def draw_text(
     """Draw what happened for a terminal, as lines without a last line's end.
 
     ``names`` gives actors and downstreams (as the events call them) other names; lanes stand in its order. ``width``
-    is in columns, at least 60; ``colour`` adds colours, without which everything can be read as well. What is not
+    is in columns, at least 60, and more for more than ten lanes; ``colour`` adds colours, without which everything can be read as well. What is not
     given is asked of the terminal: its width, whether standard output is one and ``$NO_COLOR`` is not set, whether
     its encoding has the signs.
     """
@@ -110,20 +110,20 @@ class _Pen:
         self.glyphs = glyphs
         self._colour = colour
         self._layout = layout
+        self._width = width
         self._step = 4 if width >= 100 else 3
         self._words = max(24, width - _TIME - self._step * len(layout.lanes) - 1)
 
     def heads(self) -> list[str]:
         """The lanes' names, as steps down to the lanes."""
         glyphs = self.glyphs
-        count = len(self._layout.lanes)
         lines = []
         for number, lane in enumerate(self._layout.lanes):
             stems = "".join(self._ink(glyphs.lane.ljust(self._step), _DIM) for _ in range(number))
-            head = self._ink(glyphs.corner, _DIM) + " " + self._ink(lane.name, _BOLD if lane.acts else "")
+            name = lane.name[: self._width - _TIME - self._step * number - 2]
+            head = self._ink(glyphs.corner, _DIM) + " " + self._ink(name, _BOLD if lane.acts else "")
             lines.append(" " * _TIME + stems + head)
-        tracks = self._layout.rows[0].before
-        return [*lines, " " * _TIME + self._plain(tracks[:count])]
+        return [*lines, " " * _TIME + self._plain(self._layout.rows[0].before)]
 
     def row(self, row: Row) -> list[str]:
         """The lines of an event, and before them, where time passed, a line that says so."""
@@ -136,7 +136,7 @@ class _Pen:
         time = self._ink(f"{row.seconds:+{_TIME - 1}.3f} ", _DIM)
         strong = colour or (_BOLD if row.event.kind in ("pause", "wake", "kill", "expire") else "")
         lines.append(time + self._drawn(row) + self._ink(words[0], strong))
-        lines += [" " * _TIME + self._plain(row.after) + "  " + self._ink(more, strong) for more in words[1:]]
+        lines += [" " * _TIME + self._plain(row.after) + self._ink(more, strong) for more in words[1:]]
         return lines
 
     def _wrapped(self, row: Row) -> list[str]:
@@ -145,7 +145,8 @@ class _Pen:
         text = row.said.text if arrow else f"{row.said.subject} {row.said.text}"
         if row.said.end and len(text) + len(row.said.end) + 2 <= self._words:
             return [f"{text}: {row.said.end}"]
-        return textwrap.wrap(text, self._words) + textwrap.wrap(row.said.end, self._words - 2)
+        lines = textwrap.wrap(text, self._words, subsequent_indent="  ")
+        return lines + textwrap.wrap(row.said.end, self._words, initial_indent="  ", subsequent_indent="  ")
 
     def legend(self) -> list[str]:
         """What the signs mean, and the tokens in full."""
@@ -155,9 +156,10 @@ class _Pen:
             track.state for row in self._layout.rows for track in row.after
         }
         signs = [f"{known[key]} {name}" for name, keys in _LEGEND for key in keys if key in used]
-        lines = textwrap.wrap("   ".join(signs), _TIME + self._words + self._step * len(self._layout.lanes))
+        lines = textwrap.wrap("   ".join(signs), self._width)
         for number, (token, short) in enumerate(zip(self._layout.tokens, self._layout.short, strict=True)):
-            lines.append(f"{self._ink(short, self._token_colour(number))} is {token}")
+            first, *more = textwrap.wrap(f"{short} is {token}", self._width, subsequent_indent="  ")
+            lines += [self._ink(short, self._token_colour(number)) + first.removeprefix(short), *more]
         return lines
 
     def _plain(self, tracks: Sequence[Track]) -> str:

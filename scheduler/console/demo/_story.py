@@ -94,7 +94,10 @@ class _Story:
             app.close()
             if self._look.next_at() == due:
                 break
-            margin *= 2  # a machine so busy that the moment had passed before it was stored
+            # A machine so busy that the moment had passed before it was stored.
+            margin *= 2
+            if margin.total_seconds() > PATIENCE:
+                raise StoryError(f"the schedule could not be stored before {due}: this machine is too busy")
         self._invoice = self._venue.addresses.invoice(local)
         when = f"day {local.day} of each month at {local:%H:%M:%S}, which is in a moment"
         self._tell(f'schedule "{cron}" in Asia/Dhaka: {when}')
@@ -159,9 +162,17 @@ class _Story:
         self._await(
             lambda: any(door_of(event) == "completion" for event in self._late()), "the woken worker comes to its end"
         )
+        # A mail that it could put in spite of all would be sent: waited for, so that it counts.
+        self._await(lambda: not self._look.mails_waiting(), "no mail waits in the outbox")
+        places = {
+            "sql": "PostgreSQL",
+            "redis": self._venue.redis_name,
+            "outbox": "the outbox",
+            "mail": "the mail server",
+        }
         for event in self._late():
-            end = "REFUSED" if event.outcome == "refused" else event.outcome.upper()
-            self._tell(f"worker A {_WRITES[door_of(event)][1]}: {end}")
+            place = places.get(door_of(event), "the scheduler")
+            self._tell(f"worker A {_WRITES[door_of(event)][1]}: {event.outcome.upper()} by {place}")
 
     def report(self) -> Report:
         """Look at what is there now."""
