@@ -18,7 +18,7 @@ from support.processes import PythonProcess, processes_in
 from support.servers import PG_BINDIR, REDIS
 from support.waiting import eventually
 
-from scheduler.console.embedded import Postgres, ServerUnavailableError, Valkey, _server
+from scheduler.console.embedded import Postgres, ServerUnavailableError, Valkey, _server, _watchdog
 from scheduler.console.embedded._ports import free_port
 
 OWNER = """
@@ -348,6 +348,21 @@ def make(kind: str, *, port: int | None = None) -> Postgres | Valkey:
     if kind == "postgres":
         return Postgres(bindir=PG_BINDIR, port=port)
     return Valkey(program=REDIS, port=port)
+
+
+def test_processes_are_found_without_proc_as_well(kind: str) -> None:
+    """As on other systems, by asking ps."""
+    if shutil.which("ps") is None:
+        pytest.skip("there is no program ps here")
+    with make(kind) as server:
+        directory, programs = str(server.directory), server._place._programs
+
+        def same() -> bool:  # asked one after the other, while a background worker may come or go
+            by_ps = sorted(_watchdog._members_by_ps(directory, frozenset(programs)))
+            return server.pid in by_ps and by_ps == sorted(server.pids)
+
+        eventually(same, "ps and /proc tell the same processes")
+    assert _watchdog._members_by_ps(directory, frozenset(programs)) == []
 
 
 MISSING = """

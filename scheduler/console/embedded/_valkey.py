@@ -14,7 +14,8 @@ from scheduler.console.embedded._wait import wait_until
 
 _DEFAULTS = {
     "save": '""',
-    "appendonly": "no",
+    # Its command line goes on naming its directory, by which the watchdog finds it where there is no /proc.
+    "set-proc-title": "no",
     # A replica that asks for its first copy gets it now, not after waiting for others to ask.
     "repl-diskless-sync-delay": "0",
 }

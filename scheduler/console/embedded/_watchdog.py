@@ -56,7 +56,7 @@ def _in_directory(directory: str) -> Iterator[tuple[int, set[str]]]:
 def _members_by_ps(directory: str, programs: frozenset[str]) -> list[int]:
     """The same where there is no /proc: servers that name the directory in their arguments, and their children."""
     listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,command="], capture_output=True, text=True, check=False
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,command="], capture_output=True, text=True, check=False
     ).stdout
     rows = [(int(pid), int(ppid), command) for pid, ppid, command in (r.split(None, 2) for r in listing.splitlines())]
     leaders = {
