@@ -6,8 +6,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from fencing._token import Token
@@ -41,13 +39,32 @@ class Lease:
         self.token = token
         self.name = name
         self.holder = holder
-        self.lost = threading.Event()
         self._deadline = deadline
         self._ended: str | None = None
+        self._gone = False
+        self._lost: threading.Event | None = None
 
     def __repr__(self) -> str:
-        state = self._ended or ("lost" if self.lost.is_set() else f"{self.remaining():.1f} s left")
+        state = self._ended or ("lost" if self.is_lost else f"{self.remaining():.1f} s left")
         return f"<Lease {self.name!r} {self.token} of {self.holder}: {state}>"
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set once the lease is known to be gone."""
+        # Made when somebody asks: most leases end before anybody does, and an Event costs as much as the rest of them.
+        if self._lost is None:
+            with _making_event:
+                if self._lost is None:
+                    self._lost = threading.Event()
+            # After the assignment: whoever loses the lease sets _gone first and looks for the event then.
+            if self._gone:
+                self._lost.set()
+        return self._lost
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is known to be gone."""
+        return self._gone or (self._lost is not None and self._lost.is_set())
 
     @property
     def ended(self) -> bool:
@@ -56,7 +73,7 @@ class Lease:
 
     def remaining(self) -> float:
         """Seconds left by this machine's clock, 0 when it is over. A renewal in between makes it longer."""
-        if self._ended or self.lost.is_set():
+        if self._ended or self.is_lost:
             return 0.0
         return max(0.0, self._deadline - lease_clock())
 
@@ -66,8 +83,7 @@ class Lease:
         A courtesy that saves work: it says nothing about the moment after, so a write must be fenced all the same.
         """
         self.ensure_not_ended()
-        if self.lost.is_set() or self._deadline <= lease_clock():
-            self.lost.set()
+        if self.expire_if_due():
             raise LeaseLostError(
                 f"the lease on {self.name!r} ({self.token}) is lost: stop here; writes under it will be refused",
                 presented=self.token,
@@ -94,25 +110,38 @@ class Lease:
     def expire_if_due(self) -> bool:
         """For issuers: set ``lost`` if the deadline has passed; return whether the lease is lost."""
         if self._deadline <= lease_clock():
-            self.lost.set()
-        return self.lost.is_set()
+            self.lose()
+        return self.is_lost
+
+    def lose(self) -> None:
+        """For issuers: the lease is gone; set ``lost``."""
+        self._gone = True
+        if self._lost is not None:
+            self._lost.set()
 
     def end(self, how: str) -> None:
         """For issuers: the holder ``settled`` or ``released`` the lease."""
         self._ended = how
 
 
+_making_event = threading.Lock()
 _held: ContextVar[tuple[Lease, ...]] = ContextVar("fencing_held_leases", default=())
 
 
-@contextmanager
-def holding(lease: Lease) -> Iterator[Lease]:
+class holding:
     """For issuers: make ``lease`` the one that :func:`current_lease` finds inside the block."""
-    reset = _held.set((*_held.get(), lease))
-    try:
-        yield lease
-    finally:
-        _held.reset(reset)
+
+    __slots__ = ("_lease", "_reset")
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def __enter__(self) -> Lease:
+        self._reset = _held.set((*_held.get(), self._lease))
+        return self._lease
+
+    def __exit__(self, *_: object) -> None:
+        _held.reset(self._reset)
 
 
 def current_lease() -> Lease:

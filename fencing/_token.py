@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fencing import _law
 
@@ -12,6 +13,15 @@ MAX_VALUE = 2**63 - 1
 
 _ISSUER = re.compile(r"[a-z0-9._-]{1,63}", re.ASCII)
 _LINEAGE = re.compile(r"[!-.0-~]{1,64}", re.ASCII)
+
+
+@lru_cache(maxsize=256)
+def _check_origin(issuer: str, lineage: str) -> None:
+    """Raise ``ValueError`` for a name that is not well formed. Remembered: an issuer makes many tokens."""
+    if not _ISSUER.fullmatch(issuer):
+        raise ValueError(f"an issuer is 1 to 63 of a-z 0-9 . _ -, not {issuer!r}")
+    if not _LINEAGE.fullmatch(lineage):
+        raise ValueError(f"a lineage is 1 to 64 visible ASCII characters without '/', not {lineage!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +51,9 @@ class Token:
             )
         if not 1 <= self.value <= MAX_VALUE:
             raise ValueError(f"a token's value lies between 1 and 2**63 - 1, not {self.value}")
-        if not isinstance(self.issuer, str) or not _ISSUER.fullmatch(self.issuer):
-            raise ValueError(f"an issuer is 1 to 63 of a-z 0-9 . _ -, not {self.issuer!r}")
-        if not isinstance(self.lineage, str) or not _LINEAGE.fullmatch(self.lineage):
-            raise ValueError(f"a lineage is 1 to 64 visible ASCII characters without '/', not {self.lineage!r}")
+        if not isinstance(self.issuer, str) or not isinstance(self.lineage, str):
+            raise TypeError(f"a token's issuer and lineage are text, not {self.issuer!r} and {self.lineage!r}")
+        _check_origin(self.issuer, self.lineage)
 
     @classmethod
     def parse(cls, text: str) -> Token:

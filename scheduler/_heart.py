@@ -35,7 +35,7 @@ class Heart:
         due = [
             held
             for held in list(self._work.held.values())
-            if held.lease.remaining() <= held.task.lease * RENEW_AT and not held.lease.lost.is_set()
+            if held.lease.remaining() <= held.task.lease * RENEW_AT and not held.lease.is_lost
         ]
         if not due:
             return None
@@ -52,7 +52,7 @@ class Heart:
                 held.lease.extend(sent + held.task.lease)
             elif held.claimed.token in self._work.held and not held.lease.ended:
                 log.warning("job %d: its lease is lost (token %d)", held.claimed.id, held.claimed.token)
-                held.lease.lost.set()
+                held.lease.lose()
         return None
 
 
@@ -66,7 +66,7 @@ class Watch:
     def run_once(self) -> float | None:
         """Look at every lease once."""
         for held in list(self._work.held.values()):
-            was_lost = held.lease.lost.is_set()
+            was_lost = held.lease.is_lost
             if held.lease.expire_if_due() and not was_lost and not held.lease.ended:
                 log.warning("job %d: no renewal was confirmed in time; its lease is lost", held.claimed.id)
             if held.started is None:

@@ -103,7 +103,7 @@ class Leases:
 
     def _renew(self) -> float | None:
         due = [
-            (lease, ttl) for lease, ttl in self._live() if lease.remaining() < ttl * 2 / 3 and not lease.lost.is_set()
+            (lease, ttl) for lease, ttl in self._live() if lease.remaining() < ttl * 2 / 3 and not lease.is_lost
         ]
         if not due:
             return None
@@ -120,7 +120,7 @@ class Leases:
                 lease.extend(sent + ttl)
             elif not lease.ended:
                 log.warning("the lease %r (%s) is lost", lease.name, lease.token)
-                lease.lost.set()
+                lease.lose()
                 self._forget(lease)
         return None
 

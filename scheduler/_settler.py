@@ -86,7 +86,7 @@ class Settler:
         if held is None:
             return
         if answer is Settled.LOST:
-            held.lease.lost.set()
+            held.lease.lose()
         if history.recording():
             history.emit(
                 history.Event(
