@@ -123,11 +123,14 @@ def _row(row: Row, layout: Layout) -> list[str]:
         )
     said = row.said
     end = f' <strong class="end">{_named(said.end, layout)}</strong>' if said.end else ""
+    # The arrow shows where to; without seeing it, two writes to one resource would read the same.
+    reached = None if row.source is None or row.target is None else layout.lanes[row.target].name
+    where = f' <span class="where">({_text(reached)})</span>' if reached else ""
     loud = " loud" if row.event.kind in ("pause", "wake", "kill", "expire") else ""
     items.append(
         f'<li class="{_ENDS.get(row.sign, "plain")}{loud}"><time>{row.seconds:+.3f}&nbsp;s</time> '
         f"{_lanes(row.before, row.after, _event(row, layout))}"
-        f"<p><b>{_text(said.subject)}</b> {_named(said.text, layout)}{end}</p></li>"
+        f"<p><b>{_text(said.subject)}</b> {_named(said.text, layout)}{where}{end}</p></li>"
     )
     return items
 

@@ -73,9 +73,9 @@ def draw_text(
     """Draw what happened for a terminal, as lines without a last line's end.
 
     ``names`` gives actors and downstreams (as the events call them) other names; lanes stand in its order. ``width``
-    is in columns, at least 60, and more for more than ten lanes; ``colour`` adds colours, without which everything can be read as well. What is not
-    given is asked of the terminal: its width, whether standard output is one and ``$NO_COLOR`` is not set, whether
-    its encoding has the signs.
+    is in columns, at least 60, and more for more than ten lanes; ``colour`` adds colours, without which everything
+    can be read as well. What is not given is asked of the terminal: its width, whether standard output is one and
+    ``$NO_COLOR`` is not set, whether its encoding has the signs.
     """
     layout = lay_out(events, names)
     if not layout.rows:

@@ -274,10 +274,9 @@ def test_the_page_is_one_file_and_its_words_are_the_picture(takeover: list[Event
     assert "prefers-color-scheme: dark" in text
     assert 'name="viewport"' in text
     rows = [" ".join(row.split()) for row in page.rows]
-    assert "+1.910 s worker A writes invoice/7 under …048 REFUSED, the mark is …049" in rows
+    assert "+1.910 s worker A writes invoice/7 under …048 (PostgreSQL) REFUSED, the mark is …049" in rows
     assert "1.5 s pass" in rows
     assert "…048 shop-1/l1/123000000000048" in rows
     assert "one invoice" in rows
     for row in lay_out(takeover, NAMES).rows:
-        said = " ".join(filter(None, row.said))
-        assert any(said in shown for shown in rows), said
+        assert any(f"{row.said.subject} {row.said.text}" in shown and row.said.end in shown for shown in rows), row.said
