@@ -176,8 +176,10 @@ class Runner:
     def _failed(self, held: Held, exc: BaseException) -> Settlement:
         lines = "".join(traceback.format_exception(exc))
         if not isinstance(exc, ContentionError):
+            # The trace's last line, since an exception's own text may raise.
+            last = lines.rstrip().rpartition("\n")[2]
             log.warning(
-                "job %d (%s), attempt %d failed: %s", held.claimed.id, held.task.name, held.claimed.attempt, exc
+                "job %d (%s), attempt %d failed: %s", held.claimed.id, held.task.name, held.claimed.attempt, last
             )
         return self._again(held, lines, held.task.retry.delay(held.claimed.attempt))
 

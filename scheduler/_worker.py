@@ -179,7 +179,11 @@ class Worker:
                     if not work.waiting and not work.draining:
                         work.arrived.wait(0.5)
                 continue
-            self._runner.run(held)
+            try:
+                self._runner.run(held)
+            except BaseException:  # noqa: BLE001 - a thread that ended here would be missing for good
+                work.held.pop(held.claimed.token, None)
+                log.exception("job %d: a fault outside its handler; its lease is left to run out", held.claimed.id)
 
     def _run_service(self, service: Service) -> None:
         while not self._stop_services.is_set():

@@ -2,16 +2,17 @@
 
 import json
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg.rows import dict_row
 
-from scheduler import Scheduler
+from scheduler import Counts, Scheduler
 from scheduler._connect import Connection, Database
 from scheduler._postgres import Claim, renew, rescue, settle
 from scheduler._sql import Statements
@@ -193,6 +194,40 @@ def completed(job: Claimed, result: object = None) -> Settlement:
 
 def ended(job: Claimed, state: State, outcome: Outcome, **more: Any) -> Settlement:
     return Settlement(job.id, job.token, state, outcome, **more)
+
+
+class Working:
+    """A worker on a thread of this process. On leaving the block it is stopped, and has drained."""
+
+    def __init__(self, app: Scheduler, **options: Any) -> None:
+        self.stop = threading.Event()
+        self._counts: Counts | None = None
+        self._error: BaseException | None = None
+        self._app, self._options = app, options
+        self._thread = threading.Thread(target=self._work)
+
+    def _work(self) -> None:
+        try:
+            self._counts = self._app.run_worker(stop=self.stop, **self._options)
+        except BaseException as error:  # noqa: BLE001 - raised where the test waits for it
+            self._error = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.drained()
+
+    def drained(self, timeout: float = 30) -> Counts:
+        """What it did, once it has stopped."""
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "the worker does not stop"
+        if self._error is not None:
+            raise self._error
+        assert self._counts is not None
+        return self._counts
 
 
 _BEFORE = """
