@@ -273,6 +273,7 @@ def test_given_servers_are_used_and_left_as_they_were(
     [
         (["--dsn", "postgresql://nobody@127.0.0.1:1/none"], "--dsn: no PostgreSQL can be used there"),
         (["--redis", "redis://127.0.0.1:1/0"], "--redis: no Redis or Valkey can be used there"),
+        (["--dsn", "mysql://localhost/shop"], "--dsn: no PostgreSQL can be used there"),
         (["--redis", "nonsense"], "--redis: no Redis or Valkey can be used there"),
         (["--smtp", "127.0.0.1:1"], "--smtp: no mail server can be used at 127.0.0.1:1"),
         (["--smtp", "localhost"], "--smtp takes HOST:PORT"),

@@ -14,7 +14,8 @@ import click
 
 from fencing.history import draw_html, draw_text
 from scheduler.console._options import json_option, print_json
-from scheduler.console.demo._stage import Given, Stage, StoryError
+from scheduler.console.demo._given import Given, look_at
+from scheduler.console.demo._stage import Stage, StoryError
 from scheduler.console.embedded import ServerUnavailableError
 
 if TYPE_CHECKING:
@@ -51,12 +52,13 @@ def demo(
     signal.signal(signal.SIGTERM, _end)  # so that everything is put away
     tell = _Progress(began, silent=as_json)
     try:
+        versions = look_at(given)
         tell("starting two workers and real servers, for this run alone")
         with Stage(given) as stage:
             # It imports every driver, which takes a while, and the servers start meanwhile.
             from scheduler.console.demo._story import play
 
-            report = play(stage, fenced=not unfenced, tell=tell)
+            report = play(stage, versions, fenced=not unfenced, tell=tell)
             seconds = time.monotonic() - began
     except (StoryError, ServerUnavailableError) as exc:
         raise click.ClickException(str(exc)) from exc

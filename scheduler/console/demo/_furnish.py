@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import smtplib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
-import click
-import psycopg
-import redis
 from sqlalchemy import create_engine, text
 from sqlalchemy.schema import CreateSchema
 
@@ -22,8 +18,9 @@ from adapters.redis._keys import mark_key
 from scheduler import Scheduler
 from scheduler._connect import normalise_dsn
 from scheduler.console.demo._addresses import Addresses
+from scheduler.console.demo._given import Given
 from scheduler.console.demo._janitor import Janitor
-from scheduler.console.demo._stage import Given, Stage
+from scheduler.console.demo._stage import Stage
 
 DHAKA = ZoneInfo("Asia/Dhaka")
 """The zone of the shop's schedule."""
@@ -52,29 +49,27 @@ class Venue:
         return f"PostgreSQL {self.versions['postgres']} and {self.redis_name} {self.versions[self.redis_name.lower()]}"
 
 
-def find_venue(stage: Stage) -> Venue:
-    """Wait for the servers, look at the given ones, and name what is to be made there.
-
-    Raises ``click.ClickException`` that names the option whose server cannot be used.
-    """
-    given, postgres, valkey, sink = stage.given, stage.postgres, stage.valkey, stage.sink
-    dsn, url = _look_at(given)
+def find_venue(stage: Stage, versions: Mapping[str, str]) -> Venue:
+    """Wait for the servers, and name what is to be made there. ``versions`` are those of the given ones."""
     stage.wait()
-    versions = {"postgres": postgres.version if postgres else _postgres_version(dsn)}
-    kind, version = ("valkey", valkey.version) if valkey else _redis_version(url)
-    versions[kind] = version
+    given, postgres, valkey, sink = stage.given, stage.postgres, stage.valkey, stage.sink
+    known = dict(versions)
+    if postgres:
+        known["postgres"] = postgres.version
+    if valkey:
+        known["valkey"] = valkey.version
     run = f"fencing_demo_{secrets.token_hex(4)}"
     host, port = (sink.host, sink.port) if sink else given.smtp or ("", 0)
     addresses = Addresses(
-        dsn=postgres.dsn() if postgres else dsn,
+        dsn=postgres.dsn() if postgres else normalise_dsn(given.dsn),
         schema=run,
         shop_schema=f"{run}_shop",
-        redis=valkey.url if valkey else url,
+        redis=valkey.url if valkey else given.redis or "",
         smtp_host=host,
         smtp_port=port,
         prefix="" if valkey else f"{run}/",
     )
-    return Venue(addresses, versions)
+    return Venue(addresses, known)
 
 
 def janitor(given: Given, where: Addresses) -> Janitor:
@@ -101,37 +96,3 @@ def furnish(where: Addresses) -> None:
         adapters.sql.create_all(connection)
         adapters.email.create_all(connection)
     engine.dispose()
-
-
-def _look_at(given: Given) -> tuple[str, str]:
-    if given.smtp:
-        _greet(*given.smtp)
-    return normalise_dsn(given.dsn) if given.dsn else "", given.redis or ""
-
-
-def _postgres_version(dsn: str) -> str:
-    try:
-        with psycopg.connect(dsn, connect_timeout=10) as connection:
-            number = connection.info.server_version
-    except psycopg.Error as exc:
-        raise click.ClickException(f"--dsn: no PostgreSQL can be used there: {exc}") from exc
-    return f"{number // 10000}.{number % 10000}"
-
-
-def _redis_version(url: str) -> tuple[str, str]:
-    try:
-        with redis.Redis.from_url(url, socket_connect_timeout=10) as client:
-            facts: Any = client.info("server")
-    except (redis.RedisError, ValueError) as exc:
-        raise click.ClickException(f"--redis: no Redis or Valkey can be used there: {exc}") from exc
-    if "valkey_version" in facts:
-        return "valkey", str(facts["valkey_version"])
-    return "redis", str(facts["redis_version"])
-
-
-def _greet(host: str, port: int) -> None:
-    try:
-        with smtplib.SMTP(host, port, timeout=10) as server:
-            server.noop()
-    except OSError as exc:
-        raise click.ClickException(f"--smtp: no mail server can be used at {host}:{port}: {exc}") from exc

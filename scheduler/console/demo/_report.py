@@ -130,15 +130,15 @@ class Report:
         ]
 
     def _damage(self) -> list[Check]:
-        both = [str(self.winner), str(self.paused)]
+        both = {str(self.winner), str(self.paused)}
         return [
-            Check("two invoices for one month", list(self.invoices) == both, good=False),
+            Check(f"{len(self.invoices)} invoices for one month", both <= set(self.invoices), good=False),
             Check(
                 "the cache holds the value of worker A, which had lost its lease",
                 self.cached_by == "paused",
                 good=False,
             ),
-            Check("two e-mails received", self.emails == 2, good=False),
+            Check(f"{self.emails} e-mails received", self.emails > 1, good=False),
             Check(
                 "only the scheduler refused worker A: its completion, when all the rest had been done",
                 self.refused == {**dict.fromkeys(DOORS, 0), "completion": 1},

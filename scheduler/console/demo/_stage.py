@@ -8,10 +8,10 @@ from __future__ import annotations
 import signal
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from scheduler.console.demo._given import Given
 from scheduler.console.demo._process import PROGRAM, WorkerProcess
 from scheduler.console.embedded import Postgres, SmtpSink, Valkey
 from scheduler.console.embedded._place import Place
@@ -19,15 +19,6 @@ from scheduler.console.embedded._place import Place
 
 class StoryError(Exception):
     """The story cannot go on. The text says why, and what the workers said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the caller gave: a database, a Redis, a mail server (host, port). None for one of our own."""
-
-    dsn: str | None = None
-    redis: str | None = None
-    smtp: tuple[str, int] | None = None
 
 
 class Stage:

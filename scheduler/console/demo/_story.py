@@ -4,7 +4,7 @@ wakes up."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import timedelta
@@ -36,13 +36,14 @@ _WRITES = {
 """What each write is called once it is done, and when it is tried."""
 
 
-def play(stage: Stage, *, fenced: bool, tell: Tell) -> Report:
+def play(stage: Stage, versions: Mapping[str, str], *, fenced: bool, tell: Tell) -> Report:
     """Play the story; ``tell`` is called with a line for each step as it happens.
 
-    Raises :class:`StoryError` if it cannot be played to its end, and what :func:`find_venue` raises.
+    ``versions``: what the given servers are. Raises :class:`StoryError` if the story cannot be played to its end, and
+    ``ServerUnavailableError``.
     """
     with ExitStack() as stack:
-        venue = find_venue(stage)
+        venue = find_venue(stage, versions)
         tell(f"{venue.title} answer")
         stack.enter_context(janitor(stage.given, venue.addresses))
         for worker in stage.workers:
