@@ -62,8 +62,12 @@ class Harness:
         self._task: _OneTask | None = None
 
     def __enter__(self) -> Self:
-        self.finish(self.downstream.fresh(self.on_missing))
+        self.restart()
         return self
+
+    def restart(self) -> None:
+        """Begin anew, with an empty downstream."""
+        self.finish(self.downstream.fresh(self.on_missing))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

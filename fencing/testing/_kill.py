@@ -52,13 +52,12 @@ def _by_contract(downstream: Downstream) -> tuple[str, int]:
     for name, test in _tests(GuardContract):
         if not downstream.can(*getattr(test, "needs", ())):
             continue
-        for arguments in _parameters(test):
-            examples += 1
-            try:
-                with Harness(downstream, getattr(test, "on_missing", None)) as harness:
-                    test(GuardContract(), harness, **arguments)
-            except (Exception, pytest.fail.Exception):  # noqa: BLE001 - whatever it is, it was noticed
-                return name, examples
+        examples += 1
+        try:
+            with Harness(downstream, getattr(test, "on_missing", None)) as harness:
+                test(GuardContract(), harness)
+        except (Exception, pytest.fail.Exception):  # noqa: BLE001 - whatever it is, it was noticed
+            return name, examples
     return "", examples
 
 
@@ -66,18 +65,6 @@ def _tests(contract: type) -> Iterator[tuple[str, Any]]:
     """The examples in the order in which pytest runs them."""
     for part in contract.__mro__:
         yield from ((name, test) for name, test in vars(part).items() if name.startswith("test_"))
-
-
-def _parameters(test: Any) -> Iterator[dict[str, Any]]:
-    """The arguments of each example of a test that pytest would call several times."""
-    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
-    if not marks:
-        yield {}
-        return
-    [mark] = marks
-    names, rows = mark.args
-    for row in rows:
-        yield {names: row} if isinstance(names, str) else dict(zip(names, row, strict=True))
 
 
 def _by_machine(downstream: Downstream, max_examples: int) -> tuple[str, int]:

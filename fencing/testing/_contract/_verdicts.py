@@ -93,18 +93,18 @@ class Verdicts:
         assert harness.look("invoice/1") == "ours"
         marked(harness, "invoice/1", NEWER)
 
-    @pytest.mark.parametrize(("older", "newer"), EDGES)
-    def test_numbers_compare_as_whole_numbers(self, harness: Harness, older: int, newer: int) -> None:
+    def test_numbers_compare_as_whole_numbers(self, harness: Harness) -> None:
         """At every edge of digits, words and floats the newer number is the newer one, and both are kept exactly."""
-        first, second = writer(older), writer(newer)
-        harness.begin(first, "invoice/1")
-        marked(harness, "invoice/1", first)
-        harness.write(second, "invoice/1", "newer")
-        marked(harness, "invoice/1", second)
-        with pytest.raises(StaleTokenError):
-            harness.write(first, "invoice/1", "older")
-        harness.write(second, "invoice/1", "newer again")
-        assert harness.look("invoice/1") == "newer again"
+        for older, newer in EDGES:
+            resource, first, second = f"{older} before {newer}", writer(older), writer(newer)
+            harness.begin(first, resource)
+            marked(harness, resource, first)
+            harness.write(second, resource, "newer")
+            marked(harness, resource, second)
+            with pytest.raises(StaleTokenError):
+                harness.write(first, resource, "older")
+            harness.write(second, resource, "newer again")
+            assert harness.look(resource) == "newer again"
 
     def test_a_refusal_tells_its_facts(self, harness: Harness) -> None:
         """Which resource, the token presented, the token seen and who brought it, and which system said so."""

@@ -1,0 +1,33 @@
+"""The kit's state machine against one guard for each of the four stores, and for both ports."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+from support.downstreams import downstream
+
+from fencing.testing import guard_machine
+
+# How many examples, of thirty steps each: fewer where a step is a round trip to a server.
+EXAMPLES = {
+    "memory": 40,
+    "memory-recording": 40,
+    "sqlite-connection": 25,
+    "sqlite-async": 10,
+    "postgresql-connection": 25,
+    "postgresql-psycopg": 20,
+    "postgresql-async-session": 10,
+    "valkey": 30,
+    "valkey-async": 15,
+}
+
+
+@pytest.mark.timeout(600)  # not for the run: so that a failure can be shrunk before it is reported
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_guard_answers_as_the_law(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    profile = settings(
+        max_examples=EXAMPLES[name], stateful_step_count=30, deadline=None, report_multiple_bugs=False, print_blob=True
+    )
+    with downstream(name, request, tmp_path) as made:
+        run_state_machine_as_test(guard_machine(made), settings=profile)

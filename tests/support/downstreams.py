@@ -1,0 +1,408 @@
+"""Our own adapters as the kit sees them: one small class for each way in."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+import redis.asyncio
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+
+from adapters.redis import RedisGuard, redis_key
+from adapters.sql import SqlGuard, create_all
+from fencing.testing import AsyncMemoryGuard, Capability, Downstream, MemoryDownstream, RecordingDownstream
+
+METADATA = sa.MetaData()
+VALUES = sa.Table("kit_value", METADATA, sa.Column("resource", sa.Text, primary_key=True), sa.Column("value", sa.Text))
+
+# Two workers of an example are one thread: who waits for the other waits in vain, so not for long.
+LOCK_TIMEOUT = 0.01
+
+WRITE = "insert into kit_value values (:resource, :value) on conflict (resource) do update set value = excluded.value"
+READ = "select value from kit_value where resource = :resource"
+DELETE = "delete from kit_value where resource = :resource"
+TABLES = ("kit_value", "fencing_mark", "fencing_applied")
+
+
+def sqlalchemy_url(place: str | Path, driver: str = "psycopg") -> str:
+    """A database's address for SQLAlchemy; a path is SQLite. Nothing here is about surviving a crash of the server."""
+    if isinstance(place, Path):
+        return f"sqlite+{driver}:///{place}" if driver != "psycopg" else f"sqlite:///{place}"
+    return f"postgresql+psycopg{place.removeprefix('postgresql')}?options=-c%20synchronous_commit%3Doff"
+
+
+def prepare(place: str | Path) -> None:
+    """Make the tables."""
+    engine = sa.create_engine(sqlalchemy_url(place))
+    with engine.begin() as connection:
+        create_all(connection)
+        METADATA.create_all(connection)
+    if isinstance(place, Path):
+        with engine.connect() as connection:
+            connection.exec_driver_sql("pragma journal_mode = wal")
+    engine.dispose()
+
+
+class SqlDownstream(Downstream):
+    """A database through SQLAlchemy: ``begin`` makes the transaction whose connection or session is the target."""
+
+    capabilities = frozenset(Capability)
+
+    def __init__(self, name: str, place: str | Path, begin: Callable[[sa.Engine], Any] = sa.Engine.begin) -> None:
+        self.name = name
+        self._begin = begin
+        self._guard = SqlGuard()
+        prepare(place)
+        self._engine = sa.create_engine(sqlalchemy_url(place), connect_args=_local(place))
+
+    def fresh(self, on_missing: Any) -> None:
+        self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
+        with self._engine.begin() as connection:
+            for table in TABLES:
+                connection.exec_driver_sql(f"delete from {table}")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with self._begin(self._engine) as target:
+            yield self._guard.on(target)
+
+    def write(self, handle: Any, resource: str, value: str) -> None:
+        handle.execute(sa.text(WRITE), {"resource": resource, "value": value})
+
+    def read(self, handle: Any, resource: str) -> Any:
+        return handle.execute(sa.text(READ), {"resource": resource}).scalar()
+
+    def delete(self, handle: Any, resource: str) -> None:
+        handle.execute(sa.text(DELETE), {"resource": resource})
+
+    def look(self, resource: str) -> Any:
+        with self._engine.connect() as connection:
+            return self.read(connection, resource)
+
+    def reopen(self) -> None:
+        self._engine.dispose()
+
+    def dispose(self) -> None:
+        self._engine.dispose()
+
+
+def begin_session(engine: sa.Engine) -> Any:
+    """A transaction of a Session."""
+    return sessionmaker(engine).begin()
+
+
+class AsyncSqlDownstream(Downstream):
+    """The same for asyncio."""
+
+    capabilities = frozenset(Capability)
+
+    def __init__(
+        self,
+        name: str,
+        place: str | Path,
+        begin: Callable[[AsyncEngine], Any] = AsyncEngine.begin,
+        driver: str = "psycopg",
+    ) -> None:
+        self.name = name
+        self._begin = begin
+        self._guard = SqlGuard()
+        prepare(place)
+        self._engine = create_async_engine(sqlalchemy_url(place, driver), connect_args=_local(place))
+
+    async def fresh(self, on_missing: Any) -> None:
+        self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
+        async with self._engine.begin() as connection:
+            for table in TABLES:
+                await connection.exec_driver_sql(f"delete from {table}")
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self._begin(self._engine) as target:
+            yield self._guard.on(target)
+
+    async def write(self, handle: Any, resource: str, value: str) -> None:
+        await handle.execute(sa.text(WRITE), {"resource": resource, "value": value})
+
+    async def read(self, handle: Any, resource: str) -> Any:
+        return (await handle.execute(sa.text(READ), {"resource": resource})).scalar()
+
+    async def delete(self, handle: Any, resource: str) -> None:
+        await handle.execute(sa.text(DELETE), {"resource": resource})
+
+    async def look(self, resource: str) -> Any:
+        async with self._engine.connect() as connection:
+            return await self.read(connection, resource)
+
+    async def reopen(self) -> None:
+        await self._engine.dispose()
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    def dispose(self) -> None:
+        """Its connections belong to an event loop, and are closed with the example."""
+
+
+def begin_async_session(engine: AsyncEngine) -> Any:
+    """A transaction of an AsyncSession."""
+    return async_sessionmaker(engine).begin()
+
+
+class PsycopgDownstream(Downstream):
+    """PostgreSQL through psycopg's own connections."""
+
+    name = "PostgreSQL, psycopg"
+    capabilities = frozenset(Capability)
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = f"{dsn}?options=-c%20synchronous_commit%3Doff"
+        self._guard = SqlGuard()
+        self._idle: list[psycopg.Connection[Any]] = []
+        prepare(dsn)
+
+    def fresh(self, on_missing: Any) -> None:
+        self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
+        with self._connection() as connection, connection.transaction():
+            for table in TABLES:
+                connection.execute(f"delete from {table}".encode())
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        connection = self._idle.pop() if self._idle else psycopg.connect(self._dsn, autocommit=True)
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with self._connection() as connection, connection.transaction():
+            yield self._guard.on(connection)
+
+    def write(self, handle: Any, resource: str, value: str) -> None:
+        handle.execute(_pyformat(WRITE), {"resource": resource, "value": value})
+
+    def read(self, handle: Any, resource: str) -> Any:
+        row = handle.execute(_pyformat(READ), {"resource": resource}).fetchone()
+        return row and row[0]
+
+    def delete(self, handle: Any, resource: str) -> None:
+        handle.execute(_pyformat(DELETE), {"resource": resource})
+
+    def look(self, resource: str) -> Any:
+        with self._connection() as connection:
+            return self.read(connection, resource)
+
+    def reopen(self) -> None:
+        self.dispose()
+
+    def dispose(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+class AsyncPsycopgDownstream(Downstream):
+    """PostgreSQL through psycopg's own asynchronous connections."""
+
+    name = "PostgreSQL, psycopg, async"
+    capabilities = frozenset(Capability)
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = f"{dsn}?options=-c%20synchronous_commit%3Doff"
+        self._guard = SqlGuard()
+        self._idle: list[psycopg.AsyncConnection[Any]] = []
+        prepare(dsn)
+
+    async def fresh(self, on_missing: Any) -> None:
+        self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
+        async with self._connection() as connection, connection.transaction():
+            for table in TABLES:
+                await connection.execute(f"delete from {table}".encode())
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        if self._idle:
+            connection = self._idle.pop()
+        else:
+            connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self._connection() as connection, connection.transaction():
+            yield self._guard.on(connection)
+
+    async def write(self, handle: Any, resource: str, value: str) -> None:
+        await handle.execute(_pyformat(WRITE), {"resource": resource, "value": value})
+
+    async def read(self, handle: Any, resource: str) -> Any:
+        row = await (await handle.execute(_pyformat(READ), {"resource": resource})).fetchone()
+        return row and row[0]
+
+    async def delete(self, handle: Any, resource: str) -> None:
+        await handle.execute(_pyformat(DELETE), {"resource": resource})
+
+    async def look(self, resource: str) -> Any:
+        async with self._connection() as connection:
+            return await self.read(connection, resource)
+
+    async def reopen(self) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+    def dispose(self) -> None:
+        """Its connections belong to an event loop, and are closed with the example."""
+
+
+class AsyncMemoryDownstream(MemoryDownstream):
+    """The model guard through the asynchronous port, which has no ``apply`` and so no ``once=``."""
+
+    name = "memory, async"
+    capabilities = MemoryDownstream.capabilities - {Capability.ONCE}
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with super().transaction() as guard:
+            yield AsyncMemoryGuard(guard)
+
+
+REDIS = frozenset(Capability) - {Capability.ROLLBACK, Capability.ONCE}
+
+
+class RedisDownstream(Downstream):
+    """Redis or Valkey through a blocking client."""
+
+    name = "Valkey"
+    capabilities = REDIS
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url, decode_responses=True)
+        self._guard: Any = RedisGuard(self._client)
+
+    def fresh(self, on_missing: Any) -> None:
+        self._client.flushdb()
+        self._guard = RedisGuard(self._client, on_missing=on_missing)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        yield self._guard
+
+    def write(self, handle: Any, resource: str, value: str) -> None:
+        handle.set(redis_key(resource, "value"), value)
+
+    def read(self, handle: Any, resource: str) -> Any:
+        reply = handle.get(redis_key(resource, "value"))
+        return lambda: reply.value
+
+    def delete(self, handle: Any, resource: str) -> None:
+        handle.delete(redis_key(resource, "value"))
+
+    def look(self, resource: str) -> Any:
+        return self._client.get(redis_key(resource, "value"))
+
+    def reopen(self) -> None:
+        self._client.connection_pool.disconnect()
+
+    def dispose(self) -> None:
+        self._client.close()
+
+
+class AsyncRedisDownstream(Downstream):
+    """Redis or Valkey through an asyncio client."""
+
+    name = "Valkey, async"
+    capabilities = REDIS
+
+    def __init__(self, url: str) -> None:
+        self._client: Any = redis.asyncio.Redis.from_url(url, decode_responses=True)
+        self._guard: Any = RedisGuard(self._client)
+
+    async def fresh(self, on_missing: Any) -> None:
+        await self._client.flushdb()
+        self._guard = RedisGuard(self._client, on_missing=on_missing)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        yield self._guard
+
+    def write(self, handle: Any, resource: str, value: str) -> None:
+        handle.set(redis_key(resource, "value"), value)
+
+    def read(self, handle: Any, resource: str) -> Any:
+        reply = handle.get(redis_key(resource, "value"))
+        return lambda: reply.value
+
+    def delete(self, handle: Any, resource: str) -> None:
+        handle.delete(redis_key(resource, "value"))
+
+    def look(self, resource: str) -> Any:
+        return self._client.get(redis_key(resource, "value"))
+
+    async def reopen(self) -> None:
+        await self._client.connection_pool.disconnect()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def dispose(self) -> None:
+        """Its connections belong to an event loop, and are closed with the example."""
+
+
+def _local(place: str | Path) -> dict[str, Any]:
+    return {"timeout": 5} if isinstance(place, Path) else {}
+
+
+def _pyformat(sql: str) -> bytes:
+    return sql.replace(":resource", "%(resource)s").replace(":value", "%(value)s").encode()
+
+
+MEMORY: dict[str, Callable[[], Any]] = {
+    "memory": MemoryDownstream,
+    "memory-async": AsyncMemoryDownstream,
+    "memory-recording": RecordingDownstream,
+}
+SQLITE: dict[str, Callable[[Path], Any]] = {
+    "sqlite-connection": lambda file: SqlDownstream("SQLite, Connection", file),
+    "sqlite-session": lambda file: SqlDownstream("SQLite, Session", file, begin_session),
+    "sqlite-async": lambda file: AsyncSqlDownstream("SQLite, AsyncConnection", file, driver="aiosqlite"),
+}
+POSTGRESQL: dict[str, Callable[[str], Any]] = {
+    "postgresql-connection": lambda dsn: SqlDownstream("PostgreSQL, Connection", dsn),
+    "postgresql-session": lambda dsn: SqlDownstream("PostgreSQL, Session", dsn, begin_session),
+    "postgresql-psycopg": PsycopgDownstream,
+    "postgresql-async-connection": lambda dsn: AsyncSqlDownstream("PostgreSQL, AsyncConnection", dsn),
+    "postgresql-async-session": lambda dsn: AsyncSqlDownstream("PostgreSQL, AsyncSession", dsn, begin_async_session),
+    "postgresql-async-psycopg": AsyncPsycopgDownstream,
+}
+VALKEY: dict[str, Callable[[str], Any]] = {"valkey": RedisDownstream, "valkey-async": AsyncRedisDownstream}
+NAMES = (*MEMORY, *SQLITE, *POSTGRESQL, *VALKEY)
+
+
+@contextlib.contextmanager
+def downstream(name: str, request: pytest.FixtureRequest, directory: Path) -> Iterator[Downstream]:
+    """One of them, on a server of the run that is started only if it is needed, and a database of its own."""
+    if name in MEMORY:
+        yield MEMORY[name]()
+        return
+    with contextlib.ExitStack() as stack:
+        if name in SQLITE:
+            made = SQLITE[name](directory / f"{name}.db")
+        elif name in VALKEY:
+            made = VALKEY[name](request.getfixturevalue("valkey").url)
+        else:
+            server, database = request.getfixturevalue("postgres"), next(request.getfixturevalue("pg_names"))
+            stack.callback(server.drop_database, database)
+            made = POSTGRESQL[name](server.create_database(database))
+        stack.callback(made.dispose)
+        yield made
