@@ -65,8 +65,8 @@ class Tape:
         for key in keys:
             if key.startswith(MARK_PREFIX):
                 raise ValueError(f"{name}: the key {key!r} is a mark, which only the guard writes")
-            self.keys.append(word(key))
         count = len(words)
+        self.keys += map(word, keys)
         self.words.append(number(-count if known.reshaped else count))
         self.words += [b"$%d\r\n%b\r\n" % (len(item), item) for item in words]
         self.size += 1 + count
