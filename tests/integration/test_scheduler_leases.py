@@ -1,0 +1,307 @@
+"""Named leases: one holder at a time, renewed while it holds, told when it is lost, fenced by the issuer's tokens."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+from support.jobs import Hand, Tables, installed, program
+from support.sql_doors import sync_url
+from support.waiting import eventually
+
+from adapters.sql import create_all
+from fencing import Lease, LeaseSource, fenced_write, read_mark
+from fencing.errors import LeaseLostError, LeaseUnavailableError, StaleTokenError
+from scheduler import Scheduler
+from scheduler.console.embedded import Postgres
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> Iterator[str]:
+    yield postgres.create_database("scheduler_leases")
+    postgres.drop_database("scheduler_leases")
+
+
+@pytest.fixture(scope="module")
+def tables(database: str) -> Iterator[Tables]:
+    with installed(database) as (_, tables):
+        create_all(sa.create_engine(sync_url(database), poolclass=NullPool))
+        yield tables
+
+
+@pytest.fixture
+def app(tables: Tables) -> Iterator[Scheduler]:
+    yield from scheduler(tables)
+
+
+@pytest.fixture
+def other(tables: Tables) -> Iterator[Scheduler]:
+    """Another process's scheduler, as far as the database can tell."""
+    yield from scheduler(tables)
+
+
+def scheduler(tables: Tables) -> Iterator[Scheduler]:
+    tables.move_clock(0)
+    tables.rows("delete from {s}.lease")
+    made = Scheduler(tables.dsn)
+    yield made
+    made.close()
+
+
+def row(tables: Tables, name: str) -> dict[str, Any] | None:
+    found = tables.rows("select * from {s}.lease where name = %(name)s", name=name)
+    return found[0] if found else None
+
+
+def test_a_scheduler_is_a_source_of_leases(app: Scheduler) -> None:
+    assert isinstance(app, LeaseSource)
+
+
+def test_one_holder_at_a_time_and_each_gets_a_higher_token(app: Scheduler, other: Scheduler) -> None:
+    tokens = []
+    for source in (app, other, app, app):
+        with source.lease("reindex", ttl=30) as lease:
+            tokens.append(lease.token)
+            assert lease.remaining() > 0
+            lease.ensure()
+            for rival in (app, other):
+                with pytest.raises(LeaseUnavailableError, match=r"'reindex' is held by .* for \d+\.\d s") as caught:
+                    with rival.lease("reindex", ttl=30):
+                        pass
+                assert caught.value.holder == lease.holder
+        assert lease.ended
+        with pytest.raises(LeaseLostError, match="was released"):
+            lease.ensure()
+    assert tokens == sorted(tokens)
+    assert len({token.value for token in tokens}) == 4
+
+
+def test_leases_of_other_names_do_not_get_in_the_way(app: Scheduler, other: Scheduler) -> None:
+    with app.lease("a", ttl=30) as a, other.lease("b", ttl=30) as b, app.lease("c", ttl=30) as c:
+        assert a.token < b.token < c.token
+
+
+def test_jobs_and_leases_take_their_tokens_from_one_issuer(app: Scheduler, tables: Tables) -> None:
+    app.task("work")(print)
+    hand = Hand(tables.dsn, {"work": 30})
+    with app.lease("before", ttl=30) as before:
+        app.enqueue("work")
+        job = hand.claim_one()
+    with app.lease("after", ttl=30) as after:
+        pass
+    assert before.token.value < job.token < after.token.value
+    assert {before.token.lineage, after.token.lineage} == {job.lineage}
+    assert before.token.issuer == after.token.issuer == tables.one("select name from {s}.issuer")
+    hand.complete(job)
+    hand.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"name": ""}, ValueError, "a lease's name"),
+        ({"name": 5}, TypeError, "a lease is named by a str"),
+        ({"ttl": 0.1}, ValueError, "ttl= is a number of seconds from 0.5"),
+        ({"ttl": float("inf")}, ValueError, "ttl="),
+        ({"ttl": "30"}, ValueError, "ttl="),
+        ({"wait": -1}, ValueError, "wait="),
+        ({"wait": None}, ValueError, "wait="),
+    ],
+)
+def test_an_impossible_lease_is_refused_and_nothing_is_taken(
+    app: Scheduler, tables: Tables, options: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    given: dict[str, Any] = {"name": "reindex", "ttl": 30} | options
+    with pytest.raises(kind, match=says), app.lease(given.pop("name"), **given):
+        pass
+    assert tables.rows("select * from {s}.lease") == []
+
+
+def test_it_is_renewed_while_it_is_held(app: Scheduler, other: Scheduler, tables: Tables) -> None:
+    with app.lease("reindex", ttl=0.5) as lease:
+
+        def renewed() -> bool:
+            with pytest.raises(LeaseUnavailableError), other.lease("reindex", ttl=30):
+                pass
+            found = row(tables, "reindex")
+            assert found is not None
+            assert found["token"] == lease.token.value
+            return bool((found["lease_until"] - found["acquired_at"]).total_seconds() > 4 * 0.5)
+
+        eventually(renewed, "it is held for four times its time")
+        lease.ensure()
+        assert not lease.lost.is_set()
+    assert row(tables, "reindex") is None
+
+
+def test_who_waits_gets_it_when_it_is_released(app: Scheduler, other: Scheduler, tables: Tables) -> None:
+    got: list[Lease] = []
+
+    def wait() -> None:
+        with other.lease("reindex", ttl=30, wait=20) as lease:
+            got.append(lease)
+
+    with app.lease("reindex", ttl=30) as lease:
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        eventually(lambda: len(tables.sessions("lease")) >= 2, "the waiter asks")
+        assert got == []
+    waiter.join(20)
+    assert [one.token > lease.token for one in got] == [True]
+
+
+def test_an_exception_in_the_block_releases_it(app: Scheduler, tables: Tables) -> None:
+    with pytest.raises(ZeroDivisionError), app.lease("reindex", ttl=30):
+        raise ZeroDivisionError
+    assert row(tables, "reindex") is None
+
+
+def test_a_lease_that_was_taken_over_is_lost_and_its_late_release_frees_nobody_else(
+    app: Scheduler, other: Scheduler, tables: Tables
+) -> None:
+    """fencekit: a release by owner id freed the new holder."""
+    with app.lease("reindex", ttl=30) as old:
+        tables.move_clock(31)
+        with other.lease("reindex", ttl=30) as new:
+            old._deadline = 0  # by its own clock it is time to renew; the database then says no
+            assert old.lost.wait(10)
+            with pytest.raises(LeaseLostError, match="is lost"):
+                old.ensure()
+            taken = row(tables, "reindex")
+            assert taken is not None
+            assert taken["token"] == new.token.value
+    assert row(tables, "reindex") is None
+
+
+def test_the_same_process_may_take_over_its_own_lost_lease_and_the_old_one_stays_lost(
+    app: Scheduler, tables: Tables
+) -> None:
+    held, leave, leases = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        with app.lease("reindex", ttl=30) as lease:
+            leases.append(lease)
+            held.set()
+            leave.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(10)
+    tables.move_clock(31)
+    with app.lease("reindex", ttl=30) as new:
+        assert new.token > leases[0].token
+        leave.set()
+        holder.join(20)
+        taken = row(tables, "reindex")
+        assert taken is not None, "the old release freed the new holder"
+        assert taken["token"] == new.token.value
+        new.ensure()
+
+
+def test_a_renewal_that_gets_no_answer_does_not_keep_the_news_from_the_holder(app: Scheduler, tables: Tables) -> None:
+    with app.lease("reindex", ttl=1.0) as lease:
+        backend = tables.wait_for_session("lease renewal")
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            assert lease.lost.wait(10)
+        finally:
+            os.kill(backend, signal.SIGCONT)
+
+
+def test_a_session_that_is_killed_costs_no_lease(app: Scheduler, tables: Tables) -> None:
+    with app.lease("reindex", ttl=2.0) as lease:
+        backend = tables.wait_for_session("lease renewal")
+        tables.rows("select pg_terminate_backend(%(pid)s)", pid=backend)
+        eventually(lambda: backend not in [one["pid"] for one in tables.sessions("lease renewal")], "it is gone")
+        before = row(tables, "reindex")
+        assert before is not None
+
+        def renewed() -> bool:
+            now = row(tables, "reindex")
+            assert now is not None
+            return bool(now["lease_until"] > before["lease_until"])
+
+        eventually(renewed, "it is renewed again")
+        lease.ensure()
+
+
+def test_a_fenced_write_inside_takes_its_token_and_an_older_holders_is_refused(
+    app: Scheduler, other: Scheduler, tables: Tables
+) -> None:
+    engine = sa.create_engine(sync_url(tables.dsn), poolclass=NullPool)
+
+    def write() -> None:
+        with engine.begin() as connection, fenced_write(connection, "index/products"):
+            connection.execute(sa.text("select 1"))
+
+    with app.lease("reindex", ttl=30) as old:
+        write()
+        assert read_mark(engine, "index/products").token == old.token
+        tables.move_clock(31)
+        with other.lease("reindex", ttl=30) as new:
+            with engine.begin() as connection, fenced_write(connection, "index/products", token=new):
+                pass
+        with engine.begin() as connection, pytest.raises(StaleTokenError) as caught:
+            with fenced_write(connection, "index/products", token=old):
+                pass
+        assert (caught.value.presented, caught.value.mark) == (old.token, new.token)
+        assert caught.value.holder == new.holder
+
+
+def test_a_change_of_the_servers_identity_begins_a_new_lineage_here_too(app: Scheduler, tables: Tables) -> None:
+    with app.lease("before", ttl=30) as before:
+        pass
+    tables.rows("update {s}.issuer set identity = 'another server'")
+    with app.lease("after", ttl=30) as after:
+        pass
+    assert after.token > before.token
+    assert after.token.lineage != before.token.lineage
+
+
+HOLD = """
+    with app.lease("reindex", ttl=1.0) as lease:
+        say("held", lease.token.value)
+        while not lease.lost.wait(0.01):
+            pass
+        say("lost")
+        hear()
+"""
+
+
+def test_a_process_that_is_stopped_loses_it_and_learns_of_it_when_it_wakes(app: Scheduler, tables: Tables) -> None:
+    with program(tables.dsn, HOLD) as process:
+        held = int(process.line().split()[1])
+        process.pause()
+        with app.lease("reindex", ttl=30, wait=20) as lease:
+            assert lease.token.value > held
+            process.resume()
+            process.expect("lost")
+            process.tell("go on")
+            assert process.wait() == 0
+            taken = row(tables, "reindex")
+            assert taken is not None, "the woken process released the next holder's lease"
+            assert taken["token"] == lease.token.value
+            lease.ensure()
+
+
+def test_a_process_that_is_killed_gives_it_up_when_its_time_is_over(app: Scheduler, tables: Tables) -> None:
+    with program(tables.dsn, HOLD) as process:
+        held = int(process.line().split()[1])
+        process.kill()
+        with pytest.raises(LeaseUnavailableError), app.lease("reindex", ttl=30):
+            pass
+        with app.lease("reindex", ttl=30, wait=20) as lease:
+            assert lease.token.value > held
+
+
+def test_after_a_close_it_works_anew(app: Scheduler) -> None:
+    with app.lease("reindex", ttl=30) as before:
+        pass
+    app.close()
+    with app.lease("reindex", ttl=0.5) as after:
+        assert after.token > before.token
+        assert after.holder != before.holder
