@@ -131,17 +131,18 @@ _held: ContextVar[tuple[Lease, ...]] = ContextVar("fencing_held_leases", default
 class holding:
     """For issuers: make ``lease`` the one that :func:`current_lease` finds inside the block."""
 
-    __slots__ = ("_lease", "_reset")
+    __slots__ = ("_lease",)
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
     def __enter__(self) -> Lease:
-        self._reset = _held.set((*_held.get(), self._lease))
+        _held.set((*_held.get(), self._lease))
         return self._lease
 
     def __exit__(self, *_: object) -> None:
-        _held.reset(self._reset)
+        # By identity, not back to what was before: two blocks need not end in the order in which they began.
+        _held.set(tuple(lease for lease in _held.get() if lease is not self._lease))
 
 
 def current_lease() -> Lease:
