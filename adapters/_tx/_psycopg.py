@@ -66,13 +66,10 @@ class PsycopgTx(_PsycopgBase):
         """Execute a statement; see :class:`SyncTx`."""
         if not self._entered:
             self._enter()
-        if not self._pipelined():
-            return self._execute(statement)
-        with self.handle.pipeline() as pipeline:
-            pipeline.sync()  # an error of the caller's own queued statements is theirs, not ours to translate
-            return self._execute(statement)
-
-    def _execute(self, statement: Statement) -> Rows:
+        if self._pipelined():
+            # An error of the caller's own queued statements is the caller's, not ours to translate.
+            with self.handle.pipeline() as pipeline:
+                pipeline.sync()
         with translated(self.downstream, self._tables):
             # A cursor of our own: the connection's row and cursor factories are the caller's.
             cursor: Any = psycopg.Cursor(self.handle, row_factory=tuple_row)

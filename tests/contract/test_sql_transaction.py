@@ -14,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 from support import sql_doors
 from support.sql_doors import PUT, do, ledger, marks, token
 
+from adapters._tx import Statement, run, transaction_of
 from adapters.sql import SqlGuard
 from fencing import errors, fenced_write, raise_fence, read_mark
 from scheduler.console.embedded import Postgres
@@ -451,6 +452,55 @@ def test_a_pipeline_is_fenced_and_its_own_errors_stay_its_own(pg: str) -> None:
                 with fenced_write(bare, "a", token=token(6)):
                     pass
     assert (ledger(pg), marks(pg)) == ({"a": 5}, {"a": "shop/line-a/5"})
+
+
+def test_an_async_pipeline_is_fenced_too(pg: str) -> None:
+    async def work(value: int, *before: str) -> None:
+        async with await psycopg.AsyncConnection.connect(pg, autocommit=True) as bare:
+            async with bare.pipeline(), bare.transaction():
+                for statement in before:
+                    await bare.execute(statement)
+                async with fenced_write(bare, "a", token=token(value)):
+                    await do(bare, PUT, id="a", owner=value)
+
+    asyncio.run(work(5))
+    with pytest.raises(errors.StaleTokenError):
+        asyncio.run(work(4))
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        asyncio.run(work(6, "select * from the_callers_mistake"))
+    assert (ledger(pg), marks(pg)) == ({"a": 5}, {"a": "shop/line-a/5"})
+
+
+def test_a_mark_that_something_else_keeps_from_being_written_is_no_permission(pg: str) -> None:
+    """A trigger (or a row-level policy) swallows the mark: the law would accept, the evidence is missing."""
+    with psycopg.connect(pg, autocommit=True) as bare:
+        bare.execute("create function swallow() returns trigger language plpgsql as 'begin return null; end'")
+        bare.execute("create trigger swallow before insert on fencing_mark for each row execute function swallow()")
+    try:
+        for names in (("a",), ("a", "b")):
+            with sql_doors.engine(pg).begin() as connection:
+                with pytest.raises(errors.ContentionError, match="came or went"):
+                    with fenced_write(connection, *names, token=token(5)):
+                        pytest.fail("the block must not run")
+    finally:
+        with psycopg.connect(pg, autocommit=True) as bare:
+            bare.execute("drop function swallow cascade")
+    assert nothing_written(pg)
+
+
+def test_sqlite_a_plan_that_reads_first_holds_the_write_lock_from_the_start(lite: str) -> None:
+    """What reads, decides and then writes would fail at the write if another one had written meanwhile."""
+
+    def plan() -> Any:
+        yield Statement("select 1")
+
+    with sql_doors.engine(lite).connect() as connection:
+        run(plan(), transaction_of(connection))  # type: ignore[arg-type]
+        with pytest.raises(errors.ContentionError):
+            raise_fence(SqlGuard(lock_timeout=0.01).on(sql_doors.engine(lite)), "a", token=token(5))
+        connection.rollback()
+        run(plan(), transaction_of(connection, read_only=True))  # type: ignore[arg-type]
+        raise_fence(SqlGuard(lock_timeout=0.01).on(sql_doors.engine(lite)), "a", token=token(5))
 
 
 # Sessions
