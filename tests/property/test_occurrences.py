@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cron_oracle import Rule, Run, changes, elapsed_runs, matches, walk, wall_runs
 
@@ -30,7 +30,8 @@ POLICIES = [
 FAR = datetime(2400, 1, 1, tzinfo=UTC)
 
 # The sample that runs every time takes seconds; the deep run draws as many examples as a night allows.
-few = settings(max_examples=1000 if DEEP else 30)
+# A walk through every minute is slow by design, so that no example has a deadline.
+few = settings(max_examples=1000 if DEEP else 30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 pytestmark = pytest.mark.timeout(3600 if DEEP else 120)
 
 # What each of them is here for: usual jumps, half an hour, two hours, a day, three hours, jumps at midnight and back
