@@ -7,7 +7,7 @@ look.
 
 from fencing import errors
 from fencing._findings import Finding
-from fencing._law import Mark
+from fencing._law import Mark, Verdict, judge, reject
 from fencing._lease import Lease, current_lease
 from fencing._ports import AsyncGuard, Guard, LeaseSource
 from fencing._token import Token
@@ -21,9 +21,12 @@ __all__ = [
     "LeaseSource",
     "Mark",
     "Token",
+    "Verdict",
     "current_lease",
     "errors",
     "fenced_write",
+    "judge",
     "raise_fence",
     "read_mark",
+    "reject",
 ]
