@@ -1,8 +1,8 @@
 """The kit that proves an adapter keeps the law (extra ``testing``).
 
 The author of an adapter writes one small class, a :class:`Downstream`, and gets :class:`GuardContract`, example tests
-to subclass in pytest, and :func:`guard_machine`, a Hypothesis state machine. pytest and Hypothesis are imported once
-one of these is asked for.
+to subclass in pytest, and :func:`guard_machine`, a Hypothesis state machine. Whoever hands out leases writes a
+:class:`LeaseSystem` and gets :func:`lease_machine`. pytest and Hypothesis are imported once one of these is asked for.
 """
 
 from __future__ import annotations
@@ -12,26 +12,45 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fencing.testing._downstream import Capability, Downstream
+from fencing.testing._leases import LeaseSystem, MemoryLeases
 from fencing.testing._memory import AsyncMemoryGuard, MemoryGuard, MemoryStore
 from fencing.testing._memory_downstream import MemoryDownstream, RecordingDownstream, RecordingGuard
+from fencing.testing._planted import GUARD_BUGS, LEASE_BUGS, PlantedBug
 
 if TYPE_CHECKING:
     from fencing.testing._contract import GuardContract as GuardContract
+    from fencing.testing._kill import Kill as Kill
+    from fencing.testing._kill import kill as kill
+    from fencing.testing._lease_machine import lease_machine as lease_machine
     from fencing.testing._machine import guard_machine as guard_machine
 
-_LAZY = {"GuardContract": "_contract", "guard_machine": "_machine"}
+_LAZY = {
+    "GuardContract": "_contract",
+    "Kill": "_kill",
+    "guard_machine": "_machine",
+    "kill": "_kill",
+    "lease_machine": "_lease_machine",
+}
 
 __all__ = [
+    "GUARD_BUGS",
+    "LEASE_BUGS",
     "AsyncMemoryGuard",
     "Capability",
     "Downstream",
     "GuardContract",
+    "Kill",
+    "LeaseSystem",
     "MemoryDownstream",
     "MemoryGuard",
+    "MemoryLeases",
     "MemoryStore",
+    "PlantedBug",
     "RecordingDownstream",
     "RecordingGuard",
     "guard_machine",
+    "kill",
+    "lease_machine",
 ]
 
 

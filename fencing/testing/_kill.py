@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from fencing.testing._contract import GuardContract
 from fencing.testing._downstream import Downstream
 from fencing.testing._harness import Harness
+from fencing.testing._lease_machine import lease_machine
 from fencing.testing._machine import guard_machine
 from fencing.testing._planted import PlantedBug, Suite
 
@@ -39,11 +41,18 @@ class Kill:
         return bool(self.by)
 
 
-def kill(bug: PlantedBug, suite: Suite, *, max_examples: int = 200) -> Kill:
-    """Run the suite against the bug: the same examples each time, no shrinking, at most ``max_examples`` of them."""
+def kill(bug: PlantedBug, suite: Suite, *, max_examples: int = 200, seed: int | None = None) -> Kill:
+    """Run the suite against the bug, without shrinking, for at most ``max_examples``.
+
+    The same examples each time; with a ``seed`` others.
+    """
     began = time.monotonic()
-    with bug.plant() as downstream:
-        by, examples = _by_contract(downstream) if suite == "contract" else _by_machine(downstream, max_examples)
+    with bug.plant() as system:
+        if suite == "contract":
+            by, examples = _by_contract(system)
+        else:
+            machine = guard_machine(system) if suite == "machine" else lease_machine(system)
+            by, examples = _by_machine(machine, max_examples, seed)
     return Kill(bug, suite, by, examples, time.monotonic() - began)
 
 
@@ -67,10 +76,10 @@ def _tests(contract: type) -> Iterator[tuple[str, Any]]:
         yield from ((name, test) for name, test in vars(part).items() if name.startswith("test_"))
 
 
-def _by_machine(downstream: Downstream, max_examples: int) -> tuple[str, int]:
+def _by_machine(machine: type[RuleBasedStateMachine], max_examples: int, seed: int | None) -> tuple[str, int]:
     examples, failed = 0, 0
 
-    class Counted(guard_machine(downstream)):  # type: ignore[misc]
+    class Counted(machine):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
             nonlocal examples
             examples += 1
@@ -82,13 +91,15 @@ def _by_machine(downstream: Downstream, max_examples: int) -> tuple[str, int]:
                 failed = examples
             super().teardown()
 
+    if seed is not None:
+        hypothesis.seed(seed)(Counted)
     try:
         run_state_machine_as_test(
             Counted,
             settings=settings(
                 max_examples=max_examples,
                 stateful_step_count=30,
-                derandomize=True,
+                derandomize=seed is None,
                 database=None,
                 deadline=None,
                 phases=[Phase.generate],

@@ -11,10 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fencing._law import Mark, OnMissing
 from fencing._token import MAX_VALUE
+from fencing.errors import FenceRejected
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._harness import Block, Harness, Writer
 from fencing.testing._model import Model, Outcome, Witness, described, outcome, value_of
-from fencing.testing._workers import FIRST_SERVER, JOBS, NAMES, Claim, Workers
+from fencing.testing._workers import FIRST_SERVERS, JOBS, NAMES, Claim, Workers
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 Names = tuple[str, ...]
@@ -22,7 +23,7 @@ Values = dict[str, str | None]
 """What a write does: the values that it sets; None removes one."""
 
 RESOURCES = ("invoice/1", "lager/öl {7}")
-BASES = (0, 8, 2**31 - 2, 2**53 - 2, MAX_VALUE - 4)
+BASES = (0, 8, 2**31 - 2, 2**53 - 1, MAX_VALUE - 5)
 """What the issuers had handed out before: the next numbers cross the edges where a digit, a word or a float ends."""
 
 
@@ -37,6 +38,7 @@ class Base(RuleBasedStateMachine):
         self.witness = Witness()
         self.model = Model("create")
         self.last: tuple[Writer, Names, Values] | None = None
+        self.catches = False
         self._harness: Harness | None = None
         self._numbers = 0
         for capability in self.downstream.missing:
@@ -57,13 +59,18 @@ class Base(RuleBasedStateMachine):
     @initialize(
         base=st.sampled_from(BASES),
         policy=st.runner().flatmap(lambda machine: st.sampled_from(machine.policies)),
-        holders=st.lists(st.sampled_from(NAMES), min_size=2, max_size=4),
+        holders=st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(FIRST_SERVERS)), min_size=2, max_size=4),
+        catches=st.booleans(),
     )
-    def begin(self, base: int, policy: OnMissing, holders: list[str]) -> None:
-        """An empty downstream, issuers that have handed out numbers up to ``base``, a job that has changed hands."""
+    def begin(self, base: int, policy: OnMissing, holders: list[tuple[str, str]], catches: bool) -> None:
+        """An empty downstream, issuers that have handed out numbers up to ``base``, a job that has changed hands.
+
+        ``catches``: whether the workers catch a refusal inside their transaction, and commit it.
+        """
         self.workers = Workers(base)
-        for holder in holders:
-            self.workers.take_over(holder, JOBS[0], FIRST_SERVER)
+        self.catches = catches
+        for holder, server in holders:
+            self.workers.take_over(holder, JOBS[0], server)
         self.model = Model(policy)
         self._harness = Harness(self.downstream, policy)
         self._harness.__enter__()
@@ -120,8 +127,24 @@ class Base(RuleBasedStateMachine):
 
     def send(self, writer: Writer, names: Names, values: Mapping[str, str | None]) -> None:
         """One write, without a model."""
+        self.transact(lambda target: self.send_in(target, writer, names, values))
+
+    def send_raise(self, writer: Writer, names: Names) -> None:
+        """One raised fence, without a model."""
+        self.transact(lambda target: self.harness.raise_fence_in(target, writer, *names))
+
+    def transact(self, act: Callable[[Any], None]) -> None:
+        """Do it in a transaction of its own. If it is refused there, nothing of it may be in what is committed."""
+        refused: FenceRejected | None = None
         with self.harness.transaction() as target:
-            self.send_in(target, writer, names, values)
+            try:
+                act(target)
+            except FenceRejected as exc:
+                if not self.catches:
+                    raise
+                refused = exc
+        if refused is not None:
+            raise refused
 
     def send_in(self, target: Any, writer: Writer, names: Names, values: Mapping[str, str | None]) -> None:
         """One write in a transaction that is open."""

@@ -38,7 +38,7 @@ class _Act:
 
 
 class Failures(Base):
-    """Blocks that raise, transactions that are rolled back, refusals that are committed, and a write in a block."""
+    """Blocks that raise, transactions that are rolled back, and a write in a block."""
 
     @needs(Capability.ATOMIC)
     @rule(claim=claims, resources=name_sets)
@@ -73,22 +73,6 @@ class Failures(Base):
         assert found == expected, (
             f"{claim} rolls back what it did to {resources}, and is told {found}; the law says {law}"
         )
-
-    @needs(Capability.ROLLBACK)
-    @rule(claim=claims, resources=name_sets, raises=st.booleans())
-    def commit_a_refusal(self, claim: Claim, resources: Names, raises: bool) -> None:
-        """A worker catches the refusal in its transaction and commits: of what was refused nothing may be in it."""
-        told: list[Outcome] = []
-
-        def call() -> None:
-            with self.harness.transaction() as target:
-                told.append(outcome(lambda: self._do(target, claim, resources, raises=raises)))
-                if told[0].accepted:
-                    raise GaveUpError
-
-        law, end = self._law(claim, resources, raises=raises), outcome(call)
-        assert told == [law], f"{claim} is told {told} of {resources}; the law says {law}"
-        assert end.accepted or law.accepted, f"{claim} was refused, and its transaction could not be committed: {end}"
 
     @needs(Capability.CONCURRENT)
     @rule(
@@ -125,7 +109,7 @@ class Failures(Base):
 
         def cut() -> None:
             if raises:
-                self.harness.raise_fence(inner, *others)
+                self.send_raise(inner, others)
             else:
                 self.send(inner, others, inner_values)
 

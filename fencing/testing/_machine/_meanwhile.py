@@ -1,4 +1,4 @@
-"""What happens to the workers: nothing of this reaches the downstream."""
+"""What happens to the workers, of which the downstream knows nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from hypothesis.stateful import precondition, rule
 
 from fencing.testing._machine._base import (
     Base,
+    Names,
     awake,
     claims,
     dispensable,
     free_jobs,
     leased_jobs,
+    name_sets,
     one_of,
     servers,
 )
@@ -28,10 +30,12 @@ class Meanwhile(Base):
         self.workers.claim(worker, job, server, gap)
 
     @precondition(lambda self: self.workers.leased_jobs and self.workers.servers)
-    @rule(worker=awake, job=leased_jobs, server=servers)
-    def take_over(self, worker: str, job: str, server: str) -> None:
-        """A lease runs out, and a worker, the same or another one, claims the job at once."""
-        self.workers.take_over(worker, job, server)
+    @rule(worker=awake, job=leased_jobs, server=servers, writes=st.none() | name_sets)
+    def take_over(self, worker: str, job: str, server: str, writes: Names | None) -> None:
+        """A lease runs out, and a worker, the same or another one, claims the job at once, and perhaps writes."""
+        claim = self.workers.take_over(worker, job, server)
+        if writes:
+            self.compared_write(claim, writes, self.values(claim, writes))
 
     @precondition(lambda self: self.workers.leased_jobs)
     @rule(job=leased_jobs)

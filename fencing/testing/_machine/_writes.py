@@ -25,7 +25,7 @@ class Writes(Base):
         end = self.compare(
             f"{claim} raises the fence of {resources}",
             lambda model: model.raise_fence(claim, resources),
-            lambda: self.harness.raise_fence(claim, *resources),
+            lambda: self.send_raise(claim, resources),
         )
         if end.accepted:
             self.witness.saw_accepted(claim, resources, writes=False)
@@ -35,11 +35,11 @@ class Writes(Base):
         """A worker writes, whatever became of its lease."""
         self.compared_write(claim, resources, self.values(claim, resources))
 
-    @rule(resource=names, newest_first=st.booleans())
-    def everybody_writes(self, resource: str, newest_first: bool) -> None:
-        """Up to four who believe to hold something write to the same resource, one after the other."""
+    @rule(resources=name_sets, newest_first=st.booleans())
+    def everybody_writes(self, resources: Names, newest_first: bool) -> None:
+        """Up to four who believe to hold something write to the same resources, one after the other."""
         for claim in sorted(self.workers.usable[-4:], key=lambda one: one.token.value, reverse=newest_first):
-            self.compared_write(claim, (resource,), self.values(claim, (resource,)))
+            self.compared_write(claim, resources, self.values(claim, resources))
 
     @precondition(lambda self: self.last is not None)
     @rule()

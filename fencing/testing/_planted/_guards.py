@@ -1,15 +1,11 @@
-"""Planted bugs: guards that are wrong on purpose, one small fault each, to prove that the suites would notice.
-
-Each says where such a fault was seen in a real system.
-"""
+"""Guards that are wrong on purpose, one small fault each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from fencing._law import Mark, OnMissing, Verdict, judge, reject
 from fencing._token import Token
@@ -17,25 +13,7 @@ from fencing.errors import StaleTokenError
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._memory import MemoryGuard, MemoryStore
 from fencing.testing._memory_downstream import MakeGuard, MemoryDownstream, RecordingDownstream, RecordingGuard, Tape
-
-NOT_SEEN = "no report known; the law forbids it"
-
-Suite = Literal["contract", "machine"]
-
-
-@dataclass(frozen=True, slots=True)
-class PlantedBug:
-    """One fault. ``plant`` makes a broken system for the length of a block.
-
-    ``seen_at``: the public report or the project where such a fault was. ``layer``: what is broken. ``suites``: each of
-    them must find it by itself.
-    """
-
-    name: str
-    seen_at: str
-    layer: str
-    suites: tuple[Suite, ...]
-    plant: Callable[[], AbstractContextManager[Downstream]]
+from fencing.testing._planted._bug import NOT_SEEN, PlantedBug
 
 
 class _OtherLaw(MemoryGuard):
@@ -229,47 +207,31 @@ class MarksInTheProcess(MemoryDownstream):
         self.guard.store = store
 
 
-def _in_memory(make: MakeGuard) -> Callable[[], AbstractContextManager[Downstream]]:
-    return lambda: nullcontext(MemoryDownstream(make))
+def _bug(name: str, seen_at: str, make: Callable[[], Downstream]) -> PlantedBug:
+    return PlantedBug(name, seen_at, "guard", ("contract", "machine"), lambda: nullcontext(make()))
 
 
-def _recording(make: MakeGuard) -> Callable[[], AbstractContextManager[Downstream]]:
-    return lambda: nullcontext(RecordingDownstream(make))
+def _in_memory(make: MakeGuard) -> Callable[[], Downstream]:
+    return lambda: MemoryDownstream(make)
 
 
-_BOTH: tuple[Suite, ...] = ("contract", "machine")
+def _recording(make: MakeGuard) -> Callable[[], Downstream]:
+    return lambda: RecordingDownstream(make)
+
 
 GUARD_BUGS: tuple[PlantedBug, ...] = (
-    PlantedBug("strict >", "mithril (measured)", "guard", _BOTH, _in_memory(StrictlyGreater)),
-    PlantedBug("tonumber", "fencekit, mithril, shiftlock (measured)", "guard", _BOTH, _in_memory(ComparesFloats)),
-    PlantedBug("check, then write", "mithril, openbao, syncguard's docs", "guard", _BOTH, _recording(ChecksThenWrites)),
-    PlantedBug("missing means zero", "allkeys-lru (measured)", "guard", _BOTH, _in_memory(MissingIsZero)),
-    PlantedBug("delete drops the mark", "utopia-php/cache #76", "guard", _BOTH, _in_memory(DeleteDropsMark)),
-    PlantedBug(
-        "mark forgotten on restart",
-        "elasticsearch #101178, redpanda #28589",
-        "guard",
-        _BOTH,
-        lambda: nullcontext(MarksInTheProcess()),
-    ),
-    PlantedBug(
-        "equal token of another lineage",
-        "two promoted PostgreSQL standbys that count on (measured)",
-        "guard",
-        _BOTH,
-        _in_memory(IgnoresLineage),
-    ),
-    PlantedBug("another issuer's token", NOT_SEEN, "guard", _BOTH, _in_memory(IgnoresIssuer)),
-    PlantedBug(
-        "no lock on repeat",
-        "plain check, then write to another row (measured)",
-        "guard",
-        _BOTH,
-        _recording(TrustsARepeat),
-    ),
-    PlantedBug("phantom mark after a rollback", "redpanda #31110", "guard", _BOTH, _in_memory(KeepsMarkOnRollback)),
-    PlantedBug("marks raised one by one", NOT_SEEN, "guard", _BOTH, _in_memory(RaisesOneByOne)),
-    PlantedBug("one vague refusal", "celld #183", "guard", _BOTH, _in_memory(SaysOnlyFenced)),
-    PlantedBug("key before token", NOT_SEEN, "guard", _BOTH, _in_memory(JudgesKeyFirst)),
+    _bug("strict >", "mithril (measured)", _in_memory(StrictlyGreater)),
+    _bug("tonumber", "fencekit, mithril, shiftlock (measured)", _in_memory(ComparesFloats)),
+    _bug("check, then write", "mithril, openbao, syncguard's docs", _recording(ChecksThenWrites)),
+    _bug("missing means zero", "allkeys-lru (measured)", _in_memory(MissingIsZero)),
+    _bug("delete drops the mark", "utopia-php/cache #76", _in_memory(DeleteDropsMark)),
+    _bug("mark forgotten on restart", "elasticsearch #101178, redpanda #28589", MarksInTheProcess),
+    _bug("equal token of another lineage", "two promoted standbys (measured)", _in_memory(IgnoresLineage)),
+    _bug("another issuer's token", NOT_SEEN, _in_memory(IgnoresIssuer)),
+    _bug("no lock on repeat", "plain check, then write to another row (measured)", _recording(TrustsARepeat)),
+    _bug("phantom mark after a rollback", "redpanda #31110", _in_memory(KeepsMarkOnRollback)),
+    _bug("marks raised one by one", NOT_SEEN, _in_memory(RaisesOneByOne)),
+    _bug("one vague refusal", "celld #183", _in_memory(SaysOnlyFenced)),
+    _bug("key before token", NOT_SEEN, _in_memory(JudgesKeyFirst)),
 )
 """Faults of a guard, planted in the model guards."""
