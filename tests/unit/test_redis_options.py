@@ -32,7 +32,8 @@ def test_the_guard_fits_the_client(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [redis.Redis().pipeline(), redis.asyncio.Redis().pipeline(), redis.Redis().pubsub(), redis.ConnectionPool(), "redis://x", None],
+    [redis.Redis().pipeline(), redis.asyncio.Redis().pipeline(), redis.Redis().pubsub(),
+     redis.ConnectionPool(), "redis://x", None],
     ids=lambda target: type(target).__name__,
 )  # fmt: skip
 def test_what_is_no_client_is_refused(target: Any) -> None:

@@ -108,7 +108,8 @@ def test_more_words_than_a_script_can_pass_on_are_refused(recorder: Recorder) ->
     [
         ("SET k v", "k"), ("HSET k a b", "k"), ("PING", ""), ("PUBLISH c m", ""), ("JSON.SET k $ 1", "k"),
         ("DEL a b c", "a b c"), ("MSET a 1 b 2", "a b"), ("MSETEX 2 a 1 b 2 EX 5", "a b"), ("RENAME a b", "a b"),
-        ("LMOVE a b LEFT LEFT", "a b"), ("SMOVE a b m", "a b"), ("COPY a b REPLACE", "a b"), ("BITOP AND d a b", "d a b"),
+        ("LMOVE a b LEFT LEFT", "a b"), ("SMOVE a b m", "a b"),
+        ("COPY a b REPLACE", "a b"), ("BITOP AND d a b", "d a b"),
         ("PFMERGE d a b", "d a b"), ("SINTERSTORE d a b", "d a b"), ("ZUNIONSTORE d 2 a b WEIGHTS 1 2", "d a b"),
         ("ZRANGESTORE d a 0 1", "d a"), ("ZINTER 2 a b WITHSCORES", "a b"), ("LMPOP 2 a b LEFT", "a b"),
         ("ZMPOP 1 a MIN", "a"), ("SORT a STORE d", "a d"), ("SORT a", "a"),
