@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 
 import psycopg
+from croniter import croniter
 
-from scheduler import Job, Scheduler
+from scheduler import Job, Schedule, Scheduler
 from scheduler.console.bench._frame import Bench
 
 JOBS = 30_000
+SCHEDULES = 2_000
+OCCURRENCES = 10
 SCHEMA = "fencing_bench"
 BATCH = 100
 
@@ -85,6 +89,32 @@ def _base(dsn: str, scale: float) -> float:
     return jobs / elapsed
 
 
+def _rules(scale: float) -> list[str]:
+    """Distinct cron texts, daily, weekly and monthly, as the schedules of an application are."""
+    return [
+        f"{n % 60} {n % 24} * * {n % 7}" if n % 2 else f"{n % 60} {n % 24} {n % 28 + 1} * *"
+        for n in range(int(SCHEDULES * scale))
+    ]
+
+
+def _ours_occurrences(_: str, scale: float) -> float:
+    rules, start = _rules(scale), datetime(2026, 11, 29, tzinfo=UTC)
+    began = time.process_time()
+    for rule in rules:
+        Schedule(rule, tz="Europe/Berlin").occurrences(start, start + timedelta(days=3660), limit=OCCURRENCES)
+    return (time.process_time() - began) * 1e6 / len(rules)
+
+
+def _base_occurrences(_: str, scale: float) -> float:
+    rules, start = _rules(scale), datetime(2026, 11, 29)
+    began = time.process_time()
+    for rule in rules:
+        moments = croniter(rule, start, ret_type=datetime)
+        for _number in range(OCCURRENCES):
+            moments.get_next()
+    return (time.process_time() - began) * 1e6 / len(rules)
+
+
 BENCHES = [
     Bench(
         "drain",
@@ -96,5 +126,14 @@ BENCHES = [
         1.0,
         _ours,
         _base,
-    )
+    ),
+    Bench(
+        "occurrences",
+        f"{OCCURRENCES} occurrences of a rule in a zone with clock changes, against croniter alone on local times",
+        "µs/rule",
+        "lower",
+        1.3,
+        _ours_occurrences,
+        _base_occurrences,
+    ),
 ]
