@@ -1,1 +1,4 @@
-"""Adapters: downstream systems that look at the fencing token. Each imports its own driver and nothing of the others."""
+"""Adapters: downstream systems that look at the fencing token.
+
+Each imports its own driver and nothing of the others.
+"""

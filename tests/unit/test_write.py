@@ -189,7 +189,8 @@ def test_every_write_is_recorded_with_its_end(tmp_path: Path) -> None:
 def test_importing_fencing_loads_the_standard_library_only() -> None:
     program = (
         "import sys; before = set(sys.modules); import fencing; "
-        "print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names) - {'fencing'}))"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(*sorted(new - set(sys.stdlib_module_names) - {'fencing'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
