@@ -128,6 +128,7 @@ class Worker:
         until then."""
         work = self.work
         work.draining = True
+        log.info("draining: nothing more is claimed, %d jobs are held", len(work.held))
         self._stop_services.set()
         self._listener.stop()
         for loop in self._finders:

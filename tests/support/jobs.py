@@ -5,6 +5,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from itertools import count
 from typing import Any, Self
@@ -74,6 +75,11 @@ class Tables:
     def move_clock(self, seconds: float) -> None:
         """From now on the scheduler's clock is so far from the real one, for every process."""
         self.set_clock(f"clock_timestamp() + interval '{seconds} seconds'")
+
+    def start_clock(self, moment: datetime) -> None:
+        """The scheduler's clock shows this moment now and goes on from there."""
+        now = self.one("select clock_timestamp()")
+        self.set_clock(f"timestamptz '{moment.isoformat()}' + (clock_timestamp() - timestamptz '{now.isoformat()}')")
 
     def set_clock(self, expression: str) -> None:
         """From now on this expression is the scheduler's clock."""
