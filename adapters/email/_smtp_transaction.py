@@ -18,7 +18,7 @@ CLOSING = 421
 """Service not available, closing transmission channel: an answer to any command (RFC 5321 §3.8)."""
 
 BLOCK_BYTES = 65_536
-"""The content is sent in blocks, each with the timeout to itself (RFC 5321 §4.5.3.2.5): a slow line is no broken one."""
+"""Sent at a time, each with the timeout to itself (RFC 5321 §4.5.3.2.5): a slow line is no broken one."""
 
 _STUFF = re.compile(rb"(?m)^\.")
 
