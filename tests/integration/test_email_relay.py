@@ -1,7 +1,9 @@
 """The relay against a real SMTP server that answers as it is told, on real databases."""
 
 import itertools
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +15,10 @@ from sqlalchemy import Engine, create_engine, text
 from support.outbox import CounterLeases, audit, mail, outbox_engine, recipients, row
 from support.waiting import eventually
 
+from adapters._tx import run, transaction_of
 from adapters.email import Backoff, Delivery, Gate, Outbox, Outgoing, Relay, RelayCounts, SmtpTransport, diagnose
+from adapters.email._claim import Claim
+from adapters.email._claims import claim_plan
 from fencing import history
 from fencing.errors import SchemaMissingError
 from scheduler.console.embedded import Drop, Postgres, SmtpSink
@@ -130,8 +135,8 @@ def test_rows_go_in_the_order_of_priority_due_time_and_id(engine: Engine, smtp_s
     put(engine, "d", 4, priority=-5, due_at=early)
     put(engine, "e", 5, priority=5)
     put(engine, "f", 6, due_at=datetime.now(UTC) + timedelta(hours=1), priority=9)
-    one = relay(engine, smtp_sink, batch=2)
-    assert [one.run_once().sent for _ in range(4)] == [2, 2, 1, 0]
+    one = relay(engine, smtp_sink, batch=1)
+    assert [one.run_once().sent for _ in range(6)] == [1, 1, 1, 1, 1, 0]
     order = [received.rcpt_tos[0].removesuffix("@example.org")[-1] for received in smtp_sink.received]
     assert order == ["2", "5", "3", "1", "4"]
 
@@ -260,6 +265,45 @@ def test_a_connection_that_breaks_within_the_content_had_no_effect(smtp_sink: Sm
     assert len(smtp_sink.received) == 1
 
 
+def test_a_slow_line_is_no_broken_one() -> None:
+    """Each block of the content has the timeout to itself: the whole may take longer."""
+    content = b"Subject: x\r\n\r\n" + b"0123456789abcdef\r\n" * 400_000
+    timeout = 0.8
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as lines:
+                connection.sendall(b"220 slow\r\n")
+                for answer in (b"250 slow", b"250 ok", b"250 ok", b"354 go"):
+                    lines.readline()
+                    connection.sendall(answer + b"\r\n")
+                began = time.monotonic()
+                left = len(content) + 3
+                while left:
+                    block = lines.read(min(left, 131_072))
+                    if not block:
+                        return  # the client gave up
+                    left -= len(block)
+                    # As slow as makes the whole last three timeouts.
+                    while time.monotonic() - began < 3 * timeout * (1 - left / len(content)):
+                        threading.Event().wait(0.005)
+                connection.sendall(b"250 taken\r\n")
+                lines.readline()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        session = SmtpTransport("127.0.0.1", listener.getsockname()[1], local_hostname="x", timeout=timeout).session()
+        connection = session._connect()
+        assert connection.sock is not None
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # so little fits on the way
+        delivery = session.deliver(Outgoing("a@example.org", ("b@example.org",), content), lambda refused: None)
+        session.close()
+        thread.join(10)
+    assert delivery.answers["b@example.org"].fate == "sent"
+
+
 def test_an_answer_that_does_not_come_in_time_is_uncertain(engine: Engine, smtp_sink: SmtpSink) -> None:
     release = threading.Event()
 
@@ -363,7 +407,7 @@ def test_a_local_part_that_is_not_ascii_needs_smtputf8(engine: Engine) -> None:
         sink.on_mail = lambda exchange: phases.append(exchange.phase)
         assert relay(engine, sink).run_once() == RelayCounts(claimed=2, failed=2)
         assert phases == []  # not a word was said about it
-    assert "SMTPUTF8" in row(engine, "k")["last_error"]
+    assert "does not offer SMTPUTF8" in row(engine, "k")["last_error"]
     put(engine, "k3", 3, changes={"to": "jörg@bücher.example"})
     with SmtpSink() as sink:
         assert relay(engine, sink).run_once().sent == 1
@@ -383,6 +427,36 @@ def test_a_message_larger_than_the_server_takes_fails_before_it_is_sent(engine: 
     with SmtpSink(size_limit=1000) as sink:
         assert relay(engine, sink).run_once().failed == 1
     assert "takes at most 1000" in row(engine, "k")["last_error"]
+
+
+# -- several relays
+
+
+def test_rows_in_another_relays_open_claim_are_passed_over(pg: Engine, smtp_sink: SmtpSink) -> None:
+    for number in range(4):
+        put(pg, f"k{number}", number)
+    claim = Claim("another", CounterLeases(pg).token(), 60.0)
+    impatient = create_engine(pg.url, connect_args={"options": "-c lock_timeout=3s"})
+    with pg.connect() as connection:
+        tx = transaction_of(connection)
+        batch = run(claim_plan(claim, 2, 10, "postgresql"), tx)  # type: ignore[arg-type]
+        assert [found.key for found in batch.rows] == ["k0", "k1"]
+        assert relay(impatient, smtp_sink).run_once() == RelayCounts(claimed=2, sent=2)
+        connection.commit()
+    assert relay(impatient, smtp_sink).run_once() == RelayCounts()
+    assert [state(pg, f"k{number}") for number in range(4)] == ["claimed", "claimed", "sent", "sent"]
+    impatient.dispose()
+
+
+def test_a_relay_that_is_stopped_inside_a_transaction_does_not_hold_its_rows_for_ever(pg: Engine) -> None:
+    put(pg, "k")
+    claim = Claim("stopped", CounterLeases(pg).token(), 60.0)
+    with pg.connect() as connection:
+        run(claim_plan(claim, 1, 10, "postgresql"), transaction_of(connection))  # type: ignore[arg-type]
+        setting = connection.execute(text("show idle_in_transaction_session_timeout")).scalar_one()
+        connection.rollback()
+        assert setting == "20s"
+        assert connection.execute(text("show idle_in_transaction_session_timeout")).scalar_one() == "0"
 
 
 # -- tokens

@@ -1,0 +1,117 @@
+"""TLS and AUTH against a real server: what is asked for is insisted on, and a refusal is no fault of the message."""
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.handlers import Sink
+from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
+
+from adapters.email import Outgoing, SmtpTransport, TransportUnavailable
+
+# A certificate that signed itself, for localhost and 127.0.0.1, made for this file and of no use elsewhere.
+CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBuzCCAWGgAwIBAgIUZfnhKZyL63J6RiI6G7K+lqQ6A4MwCgYIKoZIzj0EAwIw
+JDEiMCAGA1UEAwwZdGVzdCBzZXJ2ZXIgb2YgdGhlIG91dGJveDAgFw0yNjExMjkx
+NzQ4NDhaGA8yMTI2MTEwNTE3NDg0OFowJDEiMCAGA1UEAwwZdGVzdCBzZXJ2ZXIg
+b2YgdGhlIG91dGJveDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABIgpDrJnhBWj
+U8TCyXSFlBxaBZxk4iaE3W9A6g+fmWp79UJD00gzAQDzMM6k9VIH5UrTq3k0fHmG
+HcDpHf5k7OujbzBtMB0GA1UdDgQWBBSaduK4J9ByCsu6VDvhIcnsj3YppDAfBgNV
+HSMEGDAWgBSaduK4J9ByCsu6VDvhIcnsj3YppDAaBgNVHREEEzARgglsb2NhbGhv
+c3SHBH8AAAEwDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiBwXQ9w
+6acnLHzOVghGq3p91Z5pIH4HjqFSgOP5b2AazQIhAKTQDpHVJ/gUPk2lP2bxWLff
+G4KiREIdIOpN31k2CfO4
+-----END CERTIFICATE-----
+"""
+KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgZTl34qCEHZDkgkFM
+9d3b9svL7tlqd8GrZnrKa2AhE7uhRANCAASIKQ6yZ4QVo1PEwsl0hZQcWgWcZOIm
+hN1vQOoPn5lqe/VCQ9NIMwEA8zDOpPVSB+VK06t5NHx5hh3A6R3+ZOzr
+-----END PRIVATE KEY-----
+"""
+
+MAIL = Outgoing("a@example.org", ("b@example.org",), b"Subject: x\r\n\r\nHello.\r\n")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    path = tmp_path / "pair.pem"
+    path.write_text(KEY + CERTIFICATE)
+    return path
+
+
+@pytest.fixture
+def trusting(pair: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(pair))
+
+
+@contextmanager
+def server(pair: Path, *, tls: bool, **options: Any) -> Iterator[int]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair)
+    implicit = context if tls else None
+    starttls = {} if tls or options.pop("plain", False) else {"tls_context": context}
+    loop = asyncio.new_event_loop()
+    made = loop.run_until_complete(
+        loop.create_server(
+            lambda: SMTP(Sink(), hostname="localhost", loop=loop, **starttls, **options), "127.0.0.1", 0, ssl=implicit
+        )
+    )
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield made.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(made.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def fate(transport: SmtpTransport) -> str:
+    session = transport.session()
+    try:
+        return session.deliver(MAIL, lambda refused: None).answers["b@example.org"].fate
+    finally:
+        session.close()
+
+
+def test_starttls_and_implicit_tls_with_a_verified_certificate(pair: Path, trusting: ssl.SSLContext) -> None:
+    with server(pair, tls=False, require_starttls=True) as port:
+        assert fate(SmtpTransport("127.0.0.1", port, starttls=True, context=trusting)) == "sent"
+    with server(pair, tls=True) as port:
+        assert fate(SmtpTransport("localhost", port, tls=True, context=trusting)) == "sent"
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(pair: Path) -> None:
+    with server(pair, tls=False) as port, pytest.raises(TransportUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        fate(SmtpTransport("127.0.0.1", port, starttls=True))
+    with server(pair, tls=True) as port, pytest.raises(TransportUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        fate(SmtpTransport("127.0.0.1", port, tls=True))
+
+
+def test_a_server_without_starttls_gets_nothing_in_the_clear(pair: Path, trusting: ssl.SSLContext) -> None:
+    with server(pair, tls=False, plain=True) as port, pytest.raises(TransportUnavailable, match="STARTTLS"):
+        fate(SmtpTransport("127.0.0.1", port, starttls=True, context=trusting))
+
+
+def test_user_and_password_are_sent_and_a_wrong_one_makes_the_server_unavailable(
+    pair: Path, trusting: ssl.SSLContext
+) -> None:
+    def check(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        good = isinstance(data, LoginPassword) and (data.login, data.password) == (b"me", b"secret")
+        return AuthResult(success=good, handled=False)
+
+    with server(pair, tls=False, authenticator=check, auth_required=True) as port:
+        options = {"starttls": True, "context": trusting, "user": "me"}
+        assert fate(SmtpTransport("127.0.0.1", port, password="secret", **options)) == "sent"
+        with pytest.raises(TransportUnavailable, match="535") as caught:
+            fate(SmtpTransport("127.0.0.1", port, password="wrong", **options))
+        assert "wrong" not in str(caught.value)
