@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -607,13 +608,15 @@ def test_sqlite_waits_for_a_writer_no_longer_than_the_lock_timeout(lite: str, jo
     with bind.begin() as other:
         raise_fence(other, "a", token=token(9))
         guard = SqlGuard(lock_timeout=0.05)
-        with sql_doors.engine(lite, connect_args={"timeout": 600}).connect() as connection:
+        began = time.monotonic()
+        with sql_doors.engine(lite, connect_args={"timeout": 20}).connect() as connection:
             for names in (("a",), ("a", "b")):
                 with pytest.raises(errors.ContentionError, match="SQLITE_BUSY"):
                     raise_fence(guard.on(connection), *names, token=token(5))
             with pytest.raises(errors.ContentionError, match="SQLITE_BUSY"):
                 fenced_write(guard.on(connection), "a", effect=lambda handle: 1, token=token(5), once="k")
-            assert connection.exec_driver_sql("pragma busy_timeout").scalar() == 600_000
+            assert connection.exec_driver_sql("pragma busy_timeout").scalar() == 20_000
+        assert time.monotonic() - began < 20
     assert marks(lite) == {"a": "shop/line-a/9"}
 
 
