@@ -4,6 +4,7 @@ translated."""
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,6 +127,21 @@ class Database:
         return connection
 
 
+def _hung_up(connection: Connection) -> bool:
+    """Whether the server ended the session while nothing was asked of it, as a restart does.
+
+    Found out before anything is sent, it costs nobody an error.
+    """
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    try:
+        while poll.poll(0):
+            connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
 class Link:
     """One connection that is opened when it is needed and again after it broke. Used by one thread at a time."""
 
@@ -140,7 +156,8 @@ class Link:
         """Yield the connection. Errors are translated; a connection that they left unusable is closed."""
         with self._lock:
             connection = self._connection
-            if connection is None or connection.closed:
+            if connection is None or connection.closed or _hung_up(connection):
+                self._drop()
                 connection = self._connection = self._database.connect(self._role)
             try:
                 with translated(doing):

@@ -199,7 +199,7 @@ def test_a_copy_of_the_database_issues_other_tokens_and_the_original_goes_on(
     hand.close()
     app.close()
     tables.connection.close()
-    del tables.connection
+    tables.connect_anew()
     name = tables.dsn.rpartition("/")[2]
     copy = Hand(postgres.create_database(f"{name}_copy", template=name), {"work": 30}, owner="copy")
     original = Hand(tables.dsn, {"work": 30}, owner="original")

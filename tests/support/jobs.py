@@ -34,6 +34,10 @@ class Tables:
     def connection(self) -> psycopg.Connection[dict[str, Any]]:
         return psycopg.connect(self.dsn, autocommit=True, row_factory=dict_row)
 
+    def connect_anew(self) -> None:
+        """For after the server went away."""
+        self.__dict__.pop("connection", None)
+
     def rows(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
         """The rows of a query; ``{s}`` in it stands for the schema."""
         cursor = self.connection.execute(sql.replace("{s}", self.schema).encode(), parameters or None)
@@ -210,7 +214,7 @@ class Working:
         self._counts: Counts | None = None
         self._error: BaseException | None = None
         self._app, self._options = app, options
-        self._thread = threading.Thread(target=self._work)
+        self._thread = threading.Thread(target=self._work, daemon=True)
 
     def _work(self) -> None:
         try:
