@@ -39,7 +39,7 @@ COMMANDS: list[Callable[[Any], Any]] = [
     lambda r: r.set("k", "v", get=True),
     lambda r: r.set("k", "v", ex=100),
     lambda r: r.setnx("k", "v"),
-    lambda r: r.setex("k", 100, "v"),
+    lambda r: r.execute_command("SETEX", "k", 100, "v"),
     lambda r: r.psetex("k", 100000, "v"),
     lambda r: r.get("s"),
     lambda r: r.get("nothing"),

@@ -115,9 +115,10 @@ def _says(client: redis.Redis, code: str) -> bool:
 
 
 def test_still_loading(calls: Calls, plain: redis.Redis, server: Valkey) -> None:
-    for number in range(100):
+    for number in range(30):
         plain.set(f"filler:{number}", "x" * 2000)
     write(calls)  # connected from here on: the client would connect again and again until the server is ready
+    plain.config_set("rdbcompression", "no")
     plain.config_set("key-load-delay", 100_000)
     plain.config_set("loading-process-events-interval-bytes", 1024)
     reload = threading.Thread(target=_reload, args=(server.url,))
