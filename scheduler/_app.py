@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -140,7 +140,7 @@ class Scheduler:
         """
         check_name("schedule", name)
         if overlap != "allow":
-            raise ValueError(f"schedule {name!r}: overlap= is 'allow', not {overlap!r}")
+            raise ValueError(f"schedule {name!r}: overlap= knows only 'allow', not {overlap!r}")
         self._known_task(task)
         checked_args(task, args)
         rule = Schedule(
@@ -226,6 +226,10 @@ class Scheduler:
         queue: str = "default",
     ) -> int:
         """Enqueue one job per element of ``args`` by COPY, all or none; return how many."""
+        if isinstance(args, str | bytes | Mapping):
+            raise TypeError(
+                f"enqueue_many() takes one arguments per job, [args, …]; for a single job of {task!r} use enqueue()"
+            )
         name, due = self._known_task(task), checked_due(due_at)
         checked_priority(priority)
         check_name("queue", queue)
