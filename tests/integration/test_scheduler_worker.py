@@ -15,7 +15,7 @@ from support.waiting import eventually
 from fencing import Lease, Token
 from fencing._lease import lease_clock
 from fencing.errors import LeaseLostError
-from scheduler import Bury, Job, Retry, RetryIn, Scheduler, _heart
+from scheduler import Bury, Job, Retry, RetryIn, Scheduler, _heart, _worker
 from scheduler._held import Held, Work
 from scheduler._runner import AsyncRunner, Runner
 from scheduler._store import Claimed
@@ -399,6 +399,25 @@ def test_sessions_that_are_killed_are_opened_again_and_the_work_goes_on(app: Sch
         tables.wait_for(long, "completed")
     assert tables.outcomes(long) == ["completed"]
     assert tables.states() == {"completed": 3}
+
+
+def test_a_job_that_is_enqueued_wakes_the_claimer_also_after_the_listeners_session_was_killed(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polling is the base; here it is put off, so that only the notification can have done it."""
+    monkeypatch.setattr(_worker, "POLL", 3600.0)
+    app.task("work")(lambda _: None)
+
+    def listening() -> set[int]:
+        return {one["pid"] for one in tables.sessions("listener") if one["state"] == "idle"}
+
+    with Working(app):
+        before = eventually(listening, "it listens")
+        tables.wait_for(app.enqueue("work").id, "completed")
+        for pid in before:
+            tables.rows("select pg_terminate_backend(%(pid)s)", pid=pid)
+        eventually(lambda: listening() - before, "it listens again")
+        tables.wait_for(app.enqueue("work").id, "completed")
 
 
 # -- stopping

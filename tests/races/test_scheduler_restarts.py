@@ -194,6 +194,34 @@ def test_a_promoted_standby_that_lagged_issues_higher_tokens_and_until_then_none
     assert fifth[0][1] not in {lineage for _, lineage in first + second + third + fourth}
 
 
+def test_what_ended_while_the_server_was_away_is_settled_when_it_is_back(
+    pg_server: Callable[..., Postgres], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = pg_server()
+    dsn = server.create_database("shop")
+    with installed(dsn) as (app, tables):
+        away, started = threading.Event(), threading.Semaphore(0)
+
+        @app.task("work", lease=30, retry=Retry(max_attempts=1))
+        def work(_: Job) -> str:
+            started.release()
+            assert away.wait(60)
+            return "done while it was away"
+
+        numbers = [app.enqueue("work").id for _ in range(3)]
+        with Working(app):
+            for _ in numbers:
+                assert started.acquire(timeout=20)
+            tables.connect_anew()
+            server.stop()
+            away.set()
+            eventually(lambda: caplog.text.count("settler failed") >= 2, "the settler has tried, and tried again")
+            server.start_again()
+            for number in numbers:
+                assert tables.wait_for(number, "completed")["result"] == "done while it was away"
+        assert [tables.outcomes(number) for number in numbers] == [["completed"]] * 3
+
+
 def test_a_holder_writes_and_settles_over_a_restart_shorter_than_its_lease(
     pg_server: Callable[..., Postgres],
 ) -> None:
