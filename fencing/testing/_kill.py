@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from fencing.errors import FencingError
 from fencing.testing._contract import GuardContract
 from fencing.testing._downstream import Downstream
 from fencing.testing._harness import Harness
 from fencing.testing._lease_machine import lease_machine
+from fencing.testing._leases import LeaseSystem
 from fencing.testing._machine import guard_machine
-from fencing.testing._planted import PlantedBug, Suite
+from fencing.testing._planted import PlantedBug
+
+Runner = Callable[[Any, int, int | None], tuple[str, int]]
+"""A suite: it takes the broken system, the most examples to run, and a seed, and returns what noticed the bug (empty if
+nothing did) and after how many examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class Kill:
     """
 
     bug: PlantedBug
-    suite: Suite
+    suite: str
     by: str
     examples: int
     seconds: float
@@ -41,22 +47,8 @@ class Kill:
         return bool(self.by)
 
 
-def kill(bug: PlantedBug, suite: Suite, *, max_examples: int = 200, seed: int | None = None) -> Kill:
-    """Run the suite against the bug, without shrinking, for at most ``max_examples``.
-
-    The same examples each time; with a ``seed`` others.
-    """
-    began = time.monotonic()
-    with bug.plant() as system:
-        if suite == "contract":
-            by, examples = _by_contract(system)
-        else:
-            machine = guard_machine(system) if suite == "machine" else lease_machine(system)
-            by, examples = _by_machine(machine, max_examples, seed)
-    return Kill(bug, suite, by, examples, time.monotonic() - began)
-
-
-def _by_contract(downstream: Downstream) -> tuple[str, int]:
+def run_contract(downstream: Downstream, max_examples: int, seed: int | None) -> tuple[str, int]:
+    """The contract, in the order of its tests, whatever the limit and the seed."""
     examples = 0
     for name, test in _tests(GuardContract):
         if not downstream.can(*getattr(test, "needs", ())):
@@ -65,9 +57,44 @@ def _by_contract(downstream: Downstream) -> tuple[str, int]:
         try:
             with Harness(downstream, getattr(test, "on_missing", None)) as harness:
                 test(GuardContract(), harness)
-        except (Exception, pytest.fail.Exception):  # noqa: BLE001 - whatever it is, it was noticed
+        except (AssertionError, FencingError, pytest.fail.Exception):
             return name, examples
     return "", examples
+
+
+def run_guard_machine(downstream: Downstream, max_examples: int, seed: int | None) -> tuple[str, int]:
+    """The state machine of a guard."""
+    return run_machine(guard_machine(downstream), max_examples, seed)
+
+
+def run_lease_machine(system: LeaseSystem, max_examples: int, seed: int | None) -> tuple[str, int]:
+    """The state machine of leases."""
+    return run_machine(lease_machine(system), max_examples, seed)
+
+
+SUITES: Mapping[str, Runner] = {
+    "contract": run_contract,
+    "machine": run_guard_machine,
+    "leases": run_lease_machine,
+}
+
+
+def kill(
+    bug: PlantedBug,
+    suite: str,
+    *,
+    max_examples: int = 200,
+    seed: int | None = None,
+    suites: Mapping[str, Runner] = SUITES,
+) -> Kill:
+    """Run one of the ``suites`` against the bug, without shrinking, for at most ``max_examples``.
+
+    The same examples each time; with a ``seed`` others.
+    """
+    began = time.monotonic()
+    with bug.plant() as system:
+        by, examples = suites[suite](system, max_examples, seed)
+    return Kill(bug, suite, by, examples, time.monotonic() - began)
 
 
 def _tests(contract: type) -> Iterator[tuple[str, Any]]:
@@ -76,7 +103,8 @@ def _tests(contract: type) -> Iterator[tuple[str, Any]]:
         yield from ((name, test) for name, test in vars(part).items() if name.startswith("test_"))
 
 
-def _by_machine(machine: type[RuleBasedStateMachine], max_examples: int, seed: int | None) -> tuple[str, int]:
+def run_machine(machine: type[RuleBasedStateMachine], max_examples: int, seed: int | None) -> tuple[str, int]:
+    """Any state machine, to its first failing example."""
     examples, failed = 0, 0
 
     class Counted(machine):  # type: ignore[misc, valid-type]
@@ -108,6 +136,6 @@ def _by_machine(machine: type[RuleBasedStateMachine], max_examples: int, seed: i
                 verbosity=Verbosity.quiet,
             ),
         )
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it was noticed
+    except (AssertionError, FencingError) as exc:
         return str(exc).partition("\n")[0] or type(exc).__name__, failed
     return "", examples

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
+from adapters._tx import retryable
 from adapters.redis import RedisGuard, redis_key
 from adapters.sql import SqlGuard, create_all
 from fencing.testing import AsyncMemoryGuard, Capability, Downstream, MemoryDownstream, RecordingDownstream
@@ -22,6 +23,7 @@ VALUES = sa.Table("kit_value", METADATA, sa.Column("resource", sa.Text, primary_
 
 # Two workers of an example are one thread: who waits for the other waits in vain, so not for long.
 LOCK_TIMEOUT = 0.01
+OPTIONS = f"options=-c%20lock_timeout%3D{LOCK_TIMEOUT * 1000:.0f}%20-c%20synchronous_commit%3Doff"
 
 WRITE = "insert into kit_value values (:resource, :value) on conflict (resource) do update set value = excluded.value"
 READ = "select value from kit_value where resource = :resource"
@@ -33,7 +35,7 @@ def sqlalchemy_url(place: str | Path, driver: str = "psycopg") -> str:
     """A database's address for SQLAlchemy; a path is SQLite. Nothing here is about surviving a crash of the server."""
     if isinstance(place, Path):
         return f"sqlite+{driver}:///{place}" if driver != "psycopg" else f"sqlite:///{place}"
-    return f"postgresql+psycopg{place.removeprefix('postgresql')}?options=-c%20synchronous_commit%3Doff"
+    return f"postgresql+psycopg{place.removeprefix('postgresql')}?{OPTIONS}"
 
 
 def prepare(place: str | Path) -> None:
@@ -68,7 +70,7 @@ class SqlDownstream(Downstream):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        with self._begin(self._engine) as target:
+        with retryable(self.name), self._begin(self._engine) as target:
             yield self._guard.on(target)
 
     def write(self, handle: Any, resource: str, value: str) -> None:
@@ -122,8 +124,9 @@ class AsyncSqlDownstream(Downstream):
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        async with self._begin(self._engine) as target:
-            yield self._guard.on(target)
+        with retryable(self.name):
+            async with self._begin(self._engine) as target:
+                yield self._guard.on(target)
 
     async def write(self, handle: Any, resource: str, value: str) -> None:
         await handle.execute(sa.text(WRITE), {"resource": resource, "value": value})
@@ -160,7 +163,7 @@ class PsycopgDownstream(Downstream):
     capabilities = frozenset(Capability)
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = f"{dsn}?options=-c%20synchronous_commit%3Doff"
+        self.dsn = dsn
         self._guard = SqlGuard()
         self._idle: list[psycopg.Connection[Any]] = []
         prepare(dsn)
@@ -173,7 +176,7 @@ class PsycopgDownstream(Downstream):
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        connection = self._idle.pop() if self._idle else psycopg.connect(self._dsn, autocommit=True)
+        connection = self._idle.pop() if self._idle else psycopg.connect(f"{self.dsn}?{OPTIONS}", autocommit=True)
         try:
             yield connection
         finally:
@@ -181,7 +184,7 @@ class PsycopgDownstream(Downstream):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        with self._connection() as connection, connection.transaction():
+        with retryable(self.name), self._connection() as connection, connection.transaction():
             yield self._guard.on(connection)
 
     def write(self, handle: Any, resource: str, value: str) -> None:
@@ -213,7 +216,7 @@ class AsyncPsycopgDownstream(Downstream):
     capabilities = frozenset(Capability)
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = f"{dsn}?options=-c%20synchronous_commit%3Doff"
+        self._dsn = f"{dsn}?{OPTIONS}"
         self._guard = SqlGuard()
         self._idle: list[psycopg.AsyncConnection[Any]] = []
         prepare(dsn)
@@ -237,8 +240,9 @@ class AsyncPsycopgDownstream(Downstream):
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        async with self._connection() as connection, connection.transaction():
-            yield self._guard.on(connection)
+        with retryable(self.name):
+            async with self._connection() as connection, connection.transaction():
+                yield self._guard.on(connection)
 
     async def write(self, handle: Any, resource: str, value: str) -> None:
         await handle.execute(_pyformat(WRITE), {"resource": resource, "value": value})

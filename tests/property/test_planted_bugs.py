@@ -1,0 +1,59 @@
+"""The kit has teeth: each planted bug is found by each of the suites that it names, and sound systems pass them.
+
+The first failing example ends a suite: nothing is shrunk, and the examples are the same each time.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import planted
+from support.downstreams import PsycopgDownstream
+
+from fencing.testing import GUARD_BUGS, LEASE_BUGS, MemoryLeases, PlantedBug, kill, lease_machine
+from fencing.testing._kill import run_machine
+from scheduler.console.embedded import Postgres, Valkey
+
+MODELS = [(bug, suite) for bug in (*GUARD_BUGS, *LEASE_BUGS) for suite in bug.suites]
+
+
+@pytest.mark.parametrize(("bug", "suite"), MODELS, ids=[f"{bug.name}-{suite}" for bug, suite in MODELS])
+def test_a_bug_of_the_models_is_found(bug: PlantedBug, suite: str) -> None:
+    assert kill(bug, suite).killed, f"{suite} does not notice {bug.name!r}, seen at {bug.seen_at}"
+
+
+@pytest.mark.parametrize("name", planted.SQL)
+def test_a_bug_in_the_sql_for_sqlite_is_found(name: str, tmp_path: Path) -> None:
+    _found(planted.sqlite_bugs(tmp_path / "kit.db"), name)
+
+
+@pytest.fixture(scope="module")
+def dsn(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
+    database = next(pg_names)
+    yield postgres.create_database(database)
+    postgres.drop_database(database)
+
+
+@pytest.mark.parametrize("name", [*planted.POSTGRESQL, "contention told as fenced"])
+def test_a_bug_in_the_sql_for_postgresql_is_found(name: str, dsn: str) -> None:
+    _found(planted.postgresql_bugs(dsn), name)
+
+
+@pytest.mark.parametrize("name", planted.LUA)
+def test_a_bug_in_the_script_is_found(name: str, valkey: Valkey) -> None:
+    _found(planted.valkey_bugs(valkey.url), name)
+
+
+def test_the_races_are_kept_where_no_bug_is(dsn: str) -> None:
+    with planted.disposing(PsycopgDownstream(dsn)) as sound:
+        assert planted.race(sound) == ("", 2)
+
+
+def test_the_model_of_leases_passes() -> None:
+    assert run_machine(lease_machine(MemoryLeases()), 50, None)[0] == ""
+
+
+def _found(bugs: list[PlantedBug], name: str) -> None:
+    [bug] = [bug for bug in bugs if bug.name == name]
+    survived = [suite for suite in bug.suites if not kill(bug, suite, suites=planted.SUITES).killed]
+    assert not survived, f"{bug.name!r} in {bug.layer}, seen at {bug.seen_at}, is not noticed by {survived}"
