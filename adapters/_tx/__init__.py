@@ -6,9 +6,10 @@ No adapter itself; ``adapters.sql`` and ``adapters.email`` stand on it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from adapters._tx._errors import SQL_TABLES, committing, retryable, translate, translate_commit, translated
+from adapters._tx._errors import SQL_TABLES, committing, retryable, translate, translate_commit
 from adapters._tx._plan import Plan, Rows, Statement
 from adapters._tx._ports import AsyncTx, SyncTx, is_async, run, run_async
 
@@ -26,7 +27,6 @@ __all__ = [
     "transaction_of",
     "translate",
     "translate_commit",
-    "translated",
 ]
 
 
@@ -45,21 +45,29 @@ def transaction_of(
     ``TypeError`` for any other target, for a dialect without a guard, and for a Session with several binds of which
     none is named.
     """
-    # A target's own library is loaded by now; importing the other one would be for nothing, or fail where it is not
-    # whole.
-    if "psycopg" in sys.modules:
-        from adapters._tx._psycopg import psycopg_tx
-
-        found: SyncTx | AsyncTx | None = psycopg_tx(target, read_only, tables)
+    makers = [_makers[type(target)]] if type(target) in _makers else _loaded_makers()
+    for maker in makers:
+        found: SyncTx | AsyncTx | None = maker(target, bind, read_only, tables)
         if found is not None:
-            return found
-    if "sqlalchemy" in sys.modules:
-        from adapters._tx._sqlalchemy import sqlalchemy_tx
-
-        found = sqlalchemy_tx(target, bind, read_only, tables)
-        if found is not None:
+            _makers[type(target)] = maker
             return found
     raise TypeError(
         f"a {type(target).__module__}.{type(target).__qualname__} is no open transaction: "
         "pass a connection or session (an Engine or sessionmaker only with effect=, or to raise_fence and read_mark)"
     )
+
+
+_makers: dict[type, Callable[[Any, Any, bool, str], Any]] = {}
+
+
+def _loaded_makers() -> Iterator[Callable[[Any, Any, bool, str], Any]]:
+    # A target's own library is loaded by now. Importing the other one would be for nothing, or fail where it is not
+    # whole.
+    if "psycopg" in sys.modules:
+        from adapters._tx._psycopg import psycopg_tx
+
+        yield psycopg_tx
+    if "sqlalchemy" in sys.modules:
+        from adapters._tx._sqlalchemy import sqlalchemy_tx
+
+        yield sqlalchemy_tx

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from fencing.errors import (
     ContentionError,
@@ -91,16 +92,12 @@ def translate_commit(exc: BaseException, downstream: str) -> FencingError | None
     )
 
 
-@contextmanager
-def translated(downstream: str, tables: str = SQL_TABLES) -> Iterator[None]:
-    """Translate the driver errors of our own statements inside the block."""
-    try:
-        yield
-    except Exception as exc:
-        error = translate(exc, downstream, tables=tables)
-        if error is None:
-            raise
-        raise error from exc
+def reraise(exc: Exception, downstream: str, tables: str) -> NoReturn:
+    """Raise what the error of a statement of ours means, or the error itself. Call it where the error is caught."""
+    error = translate(exc, downstream, tables=tables)
+    if error is None:
+        raise exc
+    raise error from exc
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from adapters._tx._errors import translated
+from adapters._tx._errors import reraise
 from adapters._tx._plan import Plan, Rows, Statement, to_pyformat
 from adapters._tx._ports import nothing_holds
 
@@ -25,11 +25,18 @@ class _PsycopgBase:
 
     def __init__(self, handle: Any, read_only: bool, tables: str) -> None:
         self.handle = handle
-        self.downstream = _downstream(handle)
         self._read_only = read_only
         self._tables = tables
         self._level = 0
         self._entered = False
+
+    @property
+    def downstream(self) -> str:
+        """``postgresql:NAME``. Asked for when there is something to say."""
+        try:
+            return f"postgresql:{self.handle.info.dbname}"
+        except psycopg.OperationalError:  # a closed connection has forgotten it
+            return "postgresql"
 
     def still_open(self) -> bool:
         """Whether the transaction block and savepoint of the first use are still there; see :class:`SyncTx`."""
@@ -66,18 +73,21 @@ class PsycopgTx(_PsycopgBase):
         """Execute a statement; see :class:`SyncTx`."""
         if not self._entered:
             self._enter()
-        if self._pipelined():
+        pipelined = self._pipelined()
+        if pipelined:
             # An error of the caller's own queued statements is the caller's, not ours to translate.
             with self.handle.pipeline() as pipeline:
                 pipeline.sync()
-        with translated(self.downstream, self._tables):
+        try:
             # A cursor of our own: the connection's row and cursor factories are the caller's.
             cursor: Any = psycopg.Cursor(self.handle, row_factory=tuple_row)
             cursor.execute(to_pyformat(statement.sql), statement.params)
-            if self._pipelined():
+            if pipelined:
                 with self.handle.pipeline() as pipeline:
                     pipeline.sync()
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if _has_rows(cursor) else []
+        except psycopg.Error as exc:
+            reraise(exc, self.downstream, self._tables)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -124,16 +134,19 @@ class AsyncPsycopgTx(_PsycopgBase):
     async def _execute(self, statement: Statement) -> Rows:
         if not self._entered:
             self._enter()
-        if self._pipelined():
+        pipelined = self._pipelined()
+        if pipelined:
             async with self.handle.pipeline() as pipeline:
                 await pipeline.sync()
-        with translated(self.downstream, self._tables):
+        try:
             cursor: Any = psycopg.AsyncCursor(self.handle, row_factory=tuple_row)
             await cursor.execute(to_pyformat(statement.sql), statement.params)
-            if self._pipelined():
+            if pipelined:
                 async with self.handle.pipeline() as pipeline:
                     await pipeline.sync()
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if _has_rows(cursor) else []
+        except psycopg.Error as exc:
+            reraise(exc, self.downstream, self._tables)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -157,8 +170,8 @@ class AsyncPsycopgTx(_PsycopgBase):
         """A connection has nothing pending."""
 
 
-def psycopg_tx(target: Any, read_only: bool, tables: str) -> Any:
-    """Return the transaction of a psycopg target, or None if it is none."""
+def psycopg_tx(target: Any, bind: Any, read_only: bool, tables: str) -> Any:
+    """Return the transaction of a psycopg target, or None if it is none. It has but one bind."""
     if isinstance(target, psycopg.Connection):
         return PsycopgTx(target, read_only, tables)
     if isinstance(target, psycopg.AsyncConnection):
@@ -166,11 +179,9 @@ def psycopg_tx(target: Any, read_only: bool, tables: str) -> Any:
     return None
 
 
-def _downstream(connection: Any) -> str:
-    try:
-        return f"postgresql:{connection.info.dbname}"
-    except psycopg.OperationalError:  # a closed connection has forgotten it
-        return "postgresql"
+def _has_rows(cursor: Any) -> bool:
+    # As "description" says, without making a description of each column.
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def _open_blocks(connection: Any) -> int:

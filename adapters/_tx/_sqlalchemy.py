@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from adapters._tx._errors import translated
+from adapters._tx._errors import reraise
 from adapters._tx._plan import Plan, Rows, Statement
 from adapters._tx._ports import nothing_holds, run
 
@@ -33,28 +34,36 @@ class SqlalchemyTx:
         self._source = source
         self._bind = source if isinstance(source, Connection) else session_bind(source, bind)
         self.dialect = dialect_of(self._bind)
-        self.downstream = downstream_of(self._bind)
         self._read_only = read_only
         self._tables = tables
         self._connection: Connection | None = None
         self._outer: tuple[Any, Any] = (None, None)
         self._inside: Any = None
 
+    @property
+    def downstream(self) -> str:
+        """``postgresql:NAME`` or ``sqlite:FILE``. Asked for when there is something to say."""
+        return downstream_of(self._bind)
+
     def execute(self, statement: Statement) -> Rows:
         """Execute a statement; see :class:`SyncTx`."""
         connection = self._connection or self._enter()
-        with translated(self.downstream, self._tables):
+        try:
             if not statement.sql.startswith("pragma"):  # which needs no transaction
                 self._take_write_lock(connection)
             result = connection.execute(_text(statement.sql), statement.params, execution_options=_NO_STREAM)
             return [tuple(row) for row in result] if result.returns_rows else []
+        except SQLAlchemyError as exc:
+            reraise(exc, self.downstream, self._tables)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """A savepoint by ``begin_nested``, so that a Session forgets what it undid."""
         connection = self._connection or self._enter()
-        with translated(self.downstream, self._tables):
+        try:
             self._take_write_lock(connection)
+        except SQLAlchemyError as exc:
+            reraise(exc, self.downstream, self._tables)
         outside = self._inside
         with self._source.begin_nested() as self._inside:
             self._checked_out()  # a Session sends the SAVEPOINT only once its connection is asked for
@@ -127,8 +136,12 @@ class AsyncSqlalchemyTx:
         self._source = source
         self._sync = sync
         self.dialect = sync.dialect
-        self.downstream = sync.downstream
         self.handle = sync.handle
+
+    @property
+    def downstream(self) -> str:
+        """As :attr:`SqlalchemyTx.downstream`."""
+        return self._sync.downstream
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan; see :class:`AsyncTx`."""

@@ -20,13 +20,23 @@ class OpenGuard:
     """The guard of a Connection, Session, scoped_session or psycopg Connection, in the transaction open there."""
 
     def __init__(self, options: Options, target: Any, first: SyncTx) -> None:
-        self.downstream = first.downstream
         self._options = options
         self._target = target
+        self._named_by = first
+        self._first: SyncTx | None = first
 
-    def _tx(self, *, read_only: bool = False) -> SyncTx:
-        # Anew for each use: a guard may outlive the transaction of its first one.
-        return cast(SyncTx, self._options.transaction(self._target, read_only=read_only))
+    @property
+    def downstream(self) -> str:
+        """Which database: ``postgresql:NAME`` or ``sqlite:FILE``."""
+        return self._named_by.downstream
+
+    def _tx(self) -> SyncTx:
+        # Anew for each use but the first: a guard may outlive the transaction that it was made in.
+        first, self._first = self._first, None
+        return first or cast(SyncTx, self._options.transaction(self._target))
+
+    def _look(self) -> SyncTx:
+        return cast(SyncTx, self._options.transaction(self._target, read_only=True))
 
     @contextmanager
     def open(self, resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Any]:
@@ -63,12 +73,12 @@ class OpenGuard:
 
     def read_mark(self, resource: str) -> Mark | None:
         """Return the mark as the caller's transaction sees it."""
-        tx = self._tx(read_only=True)
+        tx = self._look()
         return run(read_mark(self._options.dialect(tx.dialect), resource), tx)
 
     def diagnose(self) -> list[Finding]:
         """Say what in this database would break a promise."""
-        tx = self._tx(read_only=True)
+        tx = self._look()
         return run(diagnose(tx.dialect, self._options.schema, tx.downstream), tx)
 
 
@@ -76,12 +86,22 @@ class AsyncOpenGuard:
     """The same for an AsyncConnection, AsyncSession or psycopg AsyncConnection."""
 
     def __init__(self, options: Options, target: Any, first: AsyncTx) -> None:
-        self.downstream = first.downstream
         self._options = options
         self._target = target
+        self._named_by = first
+        self._first: AsyncTx | None = first
 
-    def _tx(self, *, read_only: bool = False) -> AsyncTx:
-        return cast(AsyncTx, self._options.transaction(self._target, read_only=read_only))
+    @property
+    def downstream(self) -> str:
+        """Which database: ``postgresql:NAME`` or ``sqlite:FILE``."""
+        return self._named_by.downstream
+
+    def _tx(self) -> AsyncTx:
+        first, self._first = self._first, None
+        return first or cast(AsyncTx, self._options.transaction(self._target))
+
+    def _look(self) -> AsyncTx:
+        return cast(AsyncTx, self._options.transaction(self._target, read_only=True))
 
     @asynccontextmanager
     async def aopen(self, resources: tuple[str, ...], token: Token, holder: str) -> AsyncIterator[Any]:
@@ -118,12 +138,12 @@ class AsyncOpenGuard:
 
     async def aread_mark(self, resource: str) -> Mark | None:
         """As :meth:`OpenGuard.read_mark`."""
-        tx = self._tx(read_only=True)
+        tx = self._look()
         return await run_async(read_mark(self._options.dialect(tx.dialect), resource), tx)
 
     async def adiagnose(self) -> list[Finding]:
         """As :meth:`OpenGuard.diagnose`."""
-        tx = self._tx(read_only=True)
+        tx = self._look()
         return await run_async(diagnose(tx.dialect, self._options.schema, tx.downstream), tx)
 
 
