@@ -102,9 +102,7 @@ class Leases:
         return None
 
     def _renew(self) -> float | None:
-        due = [
-            (lease, ttl) for lease, ttl in self._live() if lease.remaining() < ttl * 2 / 3 and not lease.is_lost
-        ]
+        due = [(lease, ttl) for lease, ttl in self._live() if lease.remaining() < ttl * 2 / 3 and not lease.is_lost]
         if not due:
             return None
         sent = lease_clock()
