@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import planted
+from support import mark_races, planted
 from support.downstreams import PsycopgDownstream
 
 from fencing.testing import GUARD_BUGS, LEASE_BUGS, MemoryLeases, PlantedBug, kill, lease_machine
@@ -46,7 +46,7 @@ def test_a_bug_in_the_script_is_found(name: str, valkey: Valkey) -> None:
 
 def test_the_races_are_kept_where_no_bug_is(dsn: str) -> None:
     with planted.disposing(PsycopgDownstream(dsn)) as sound:
-        assert planted.race(sound) == ("", 2)
+        assert mark_races.race(sound) == ("", 2)
 
 
 def test_the_model_of_leases_passes() -> None:

@@ -61,6 +61,7 @@ class SqlDownstream(Downstream):
         self._guard = SqlGuard()
         prepare(place)
         self._engine = sa.create_engine(sqlalchemy_url(place), connect_args=_local(place))
+        _do_not_sync(self._engine)
 
     def fresh(self, on_missing: Any) -> None:
         self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
@@ -115,6 +116,7 @@ class AsyncSqlDownstream(Downstream):
         self._guard = SqlGuard()
         prepare(place)
         self._engine = create_async_engine(sqlalchemy_url(place, driver), connect_args=_local(place))
+        _do_not_sync(self._engine.sync_engine)
 
     async def fresh(self, on_missing: Any) -> None:
         self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
@@ -361,6 +363,11 @@ class AsyncRedisDownstream(Downstream):
 
     def dispose(self) -> None:
         """Its connections belong to an event loop, and are closed with the example."""
+
+
+def _do_not_sync(engine: sa.Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("pragma synchronous = off"))
 
 
 def _local(place: str | Path) -> dict[str, Any]:

@@ -4,24 +4,21 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest import mock
-
-import psycopg
 
 from adapters._tx import _errors
 from adapters.redis import _core, _script
 from adapters.redis._wire import packed, word
 from adapters.sql import _options
 from adapters.sql._dialect import Dialect
-from fencing import Token, errors, fenced_write, read_mark
+from fencing import errors
 from fencing.testing import Downstream, PlantedBug
 from fencing.testing._kill import SUITES as KIT
 from fencing.testing._kill import Runner
 from support.downstreams import PsycopgDownstream, RedisDownstream, SqlDownstream
-from support.locks import blockers, eventually
+from support.mark_races import race
 
 Edit = Callable[[Dialect], Mapping[str, str]]
 """The statements of a dialect that are to be others."""
@@ -133,7 +130,6 @@ def disposing(made: Any) -> Iterator[Any]:
 MACHINE = ("contract", "machine")
 _EQUAL_VALUE = "if its_value == value then return 'lineage' end"
 _NUMERIC = "if tonumber(its_value) == tonumber(value) then return its_lineage ~= lineage and 'lineage' or nil end"
-_REPEATED = "elseif i > 1 or id == '' then"
 _SET = "redis.call('HSET', KEYS[i], 'token', token, 'holder', holder, 'at', '0')"
 
 SQL: dict[str, tuple[str, tuple[str, ...], Edit]] = {
@@ -143,9 +139,14 @@ SQL: dict[str, tuple[str, tuple[str, ...], Edit]] = {
     "compared as doubles": ("fencekit, mithril, shiftlock (measured, in Lua)", MACHINE, _doubles),
     "missing mark is permission": ("allkeys-lru (measured)", MACHINE, _missing_is_permission),
 }
+# The same text as SQLite's, where the machine has found it in a tenth of the time.
 POSTGRESQL: dict[str, tuple[str, tuple[str, ...], Edit]] = {
-    **SQL,
-    "no lock on repeat": ("plain check, then write to another row (measured)", (*MACHINE, "race"), _no_lock_on_repeat),
+    **{name: (seen_at, ("contract",), edit) for name, (seen_at, _, edit) in SQL.items()},
+    "no lock on repeat": (
+        "plain check, then write to another row (measured)",
+        ("contract", "race"),
+        _no_lock_on_repeat,
+    ),
     "check by a plain select": ("mithril, openbao", ("race",), _check_by_snapshot),
 }
 LUA: dict[str, tuple[str, tuple[str, ...], list[tuple[str, str]]]] = {
@@ -163,8 +164,7 @@ LUA: dict[str, tuple[str, tuple[str, ...], list[tuple[str, str]]]] = {
         "mithril (measured)",
         MACHINE,
         [
-            ("elseif mark[1] ~= token then", "else"),
-            (_REPEATED, "end\n  if false then"),
+            ("elseif mark[1] ~= token then", "elseif true then"),
             (_EQUAL_VALUE, "if its_value == value then return its_lineage ~= lineage and 'lineage' or 'stale' end"),
         ],
     ),
@@ -210,92 +210,3 @@ def valkey_bugs(url: str) -> list[PlantedBug]:
 
 
 SUITES: Mapping[str, Runner] = {**KIT, "race": lambda downstream, max_examples, seed: race(downstream)}
-
-OLDER, NEWER = Token(2**53, "shop", "l1"), Token(2**53 + 1, "shop", "l1")
-
-
-def race(downstream: PsycopgDownstream) -> tuple[str, int]:
-    """Two holders of one resource on two connections of PostgreSQL, ordered by the locks that they wait for."""
-    for number, example in enumerate((older_comes_second, newer_comes_second), 1):
-        downstream.fresh("create")
-        try:
-            example(downstream.dsn)
-        except AssertionError as exc:
-            return f"{example.__name__}: {exc}", number
-    return "", 2
-
-
-def older_comes_second(dsn: str) -> None:
-    """An older holder writes while a newer one's transaction is open: it waits, and is refused after the commit."""
-    with _begun(dsn, OLDER):
-        pass
-    with _Second(dsn, OLDER) as second:
-        with _begun(dsn, NEWER):
-            waits = second.waits_or_ends()
-        if waits:
-            with contextlib.suppress(errors.StaleTokenError):
-                second.result()
-                raise AssertionError(f"{OLDER} waited for the commit of {NEWER}, and was accepted after it")
-            assert mark_of(dsn) == NEWER, f"the mark fell to {mark_of(dsn)}"
-
-
-def newer_comes_second(dsn: str) -> None:
-    """A newer holder writes while an older one's transaction, not its first, is open: it waits for its commit."""
-    with _begun(dsn, OLDER):
-        pass
-    with _Second(dsn, NEWER) as second:
-        with _begun(dsn, OLDER):
-            waits = second.waits_or_ends()
-        assert waits, f"{NEWER} was committed while {OLDER} was still writing, which committed after it"
-        second.result()
-    assert mark_of(dsn) == NEWER
-
-
-def mark_of(dsn: str) -> Token | None:
-    """The mark of the resource of the races."""
-    with psycopg.connect(dsn) as connection, connection.transaction():
-        mark = read_mark(connection, "invoice/1")
-        return mark and mark.token
-
-
-@contextlib.contextmanager
-def _begun(dsn: str, token: Token) -> Iterator[psycopg.Connection[Any]]:
-    """A transaction in which a holder has written, not to a row that the other one writes; committed with the block."""
-    with psycopg.connect(dsn, autocommit=True) as connection, connection.transaction():
-        with fenced_write(connection, "invoice/1", token=token):
-            connection.execute("insert into kit_value values (gen_random_uuid()::text, %s)", [str(token)])
-        yield connection
-
-
-class _Second:
-    """A holder who comes second, on a thread and a connection of its own."""
-
-    def __init__(self, dsn: str, token: Token) -> None:
-        self._dsn = dsn
-        self._token = token
-        self._pool = ThreadPoolExecutor(1)
-        self._done: Future[None] | None = None
-        self._connection = psycopg.connect(dsn, autocommit=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-        self._connection.close()
-
-    def waits_or_ends(self) -> bool:
-        """Begin, and return whether it waits for a lock; False if it ended without."""
-        self._done = self._pool.submit(self._write)
-        pid = self._connection.info.backend_pid
-        eventually(lambda: self._done.done() or blockers(self._dsn, pid), "the second holder waits, or ends")
-        return not self._done.done()
-
-    def result(self) -> None:
-        """How it ended."""
-        assert self._done is not None
-        self._done.result(timeout=20)
-
-    def _write(self) -> None:
-        with self._connection.transaction(), fenced_write(self._connection, "invoice/1", token=self._token):
-            self._connection.execute("insert into kit_value values (gen_random_uuid()::text, 'second')")
