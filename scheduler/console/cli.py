@@ -16,6 +16,7 @@ COMMANDS = {
     "migrate": ("scheduler.console.run", "Create or update the scheduler's tables."),
     "worker": ("scheduler.console.run", "Run a worker for MODULE:APP."),
     "jobs": ("scheduler.console.jobs", "Look at jobs."),
+    "issuer": ("scheduler.console.issuer", "Look at the issuer of tokens, and move it on."),
     "doctor": ("scheduler.console.doctor", "Check what would break a promise."),
     "bench": ("scheduler.console.bench", "Measure against baselines, side by side."),
 }

@@ -64,6 +64,26 @@ def test_migrate_says_what_it_did_and_then_that_there_is_nothing_to_do(pg_dsn: s
     assert names[1][0].startswith("billing-")
 
 
+def test_a_bump_begins_a_new_lineage_above_every_number_and_is_audited(app: Scheduler, pg_dsn: str) -> None:
+    before = json.loads(fencing("issuer", "show", "--json", dsn=pg_dsn).stdout)
+    assert before["current"]
+    assert fencing("issuer", "bump", dsn=pg_dsn).returncode == 2
+    bumped = fencing("issuer", "bump", "--reason", "restored data alone", "--actor", "ann", "--json", dsn=pg_dsn)
+    assert bumped.returncode == 0
+    after = json.loads(fencing("issuer", "show", "--json", dsn=pg_dsn).stdout)
+    with psycopg.connect(pg_dsn) as connection:
+        newest = connection.execute("select max(token) from fencing.attempt").fetchone()[0]
+        audited = connection.execute("select actor, reason from fencing.act where subject = 'issuer'").fetchall()
+    assert after["floor"] == json.loads(bumped.stdout)["floor"] > newest
+    assert (after["name"], after["lineage"] != before["lineage"]) == (before["name"], True)
+    assert audited == [("ann", "restored data alone")]
+    app.enqueue("ship", {"n": 1})
+    app.run_until_idle()
+    app.close()
+    with psycopg.connect(pg_dsn) as connection:
+        assert connection.execute("select max(token) from fencing.attempt").fetchone()[0] >= after["floor"]
+
+
 def test_jobs_are_listed_and_their_stories_told(app: Scheduler, pg_dsn: str) -> None:
     listed = json.loads(fencing("jobs", "list", "--json", dsn=pg_dsn).stdout)
     assert [(job["id"], job["status"]) for job in listed] == [(2, "dead"), (1, "completed")]
