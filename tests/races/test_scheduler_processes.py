@@ -176,10 +176,11 @@ def test_a_worker_killed_before_its_claim_returns_loses_no_job(app: Scheduler, t
         door.commit()
     (job,) = tables.jobs()
     eventually(lambda: not tables.sessions("claim"), "the server has noticed")
-    assert tables.job(job["id"])["status"] == "leased", "claimed in the name of a worker that is no more"
+    # The server may notice before the commit of the claim, or after it: in the name of a worker that is no more.
+    claimed = tables.job(job["id"])["status"] == "leased"
     with Working(app):
         tables.wait_for(job["id"], "completed")
-    assert tables.outcomes(job["id"]) == ["expired", "completed"]
+    assert tables.outcomes(job["id"]) == (["expired", "completed"] if claimed else ["completed"])
     assert [n for n, _ in invoices(tables)] == [7]
 
 
