@@ -23,7 +23,6 @@ class OpenGuard:
         self._options = options
         self._target = target
         self._named_by = first
-        self._first: SyncTx | None = first
 
     @property
     def downstream(self) -> str:
@@ -31,9 +30,9 @@ class OpenGuard:
         return self._named_by.downstream
 
     def _tx(self) -> SyncTx:
-        # Anew for each use but the first: a guard may outlive the transaction that it was made in.
-        first, self._first = self._first, None
-        return first or cast(SyncTx, self._options.transaction(self._target))
+        # Anew for each use: the guard may be used in another transaction than it was made in, and a scoped_session
+        # may stand for another Session by then.
+        return cast(SyncTx, self._options.transaction(self._target))
 
     def _look(self) -> SyncTx:
         return cast(SyncTx, self._options.transaction(self._target, read_only=True))
@@ -89,7 +88,6 @@ class AsyncOpenGuard:
         self._options = options
         self._target = target
         self._named_by = first
-        self._first: AsyncTx | None = first
 
     @property
     def downstream(self) -> str:
@@ -97,8 +95,7 @@ class AsyncOpenGuard:
         return self._named_by.downstream
 
     def _tx(self) -> AsyncTx:
-        first, self._first = self._first, None
-        return first or cast(AsyncTx, self._options.transaction(self._target))
+        return cast(AsyncTx, self._options.transaction(self._target))
 
     def _look(self) -> AsyncTx:
         return cast(AsyncTx, self._options.transaction(self._target, read_only=True))

@@ -608,6 +608,17 @@ def test_a_guard_may_outlive_a_transaction(address: str) -> None:
     assert ledger(address) == {"a": 6}
 
 
+def test_the_guard_of_a_scoped_session_fences_the_session_of_the_moment(address: str) -> None:
+    scoped = scoped_session(sessionmaker(sql_doors.engine(address)))
+    guard = SqlGuard().on(scoped)
+    scoped.remove()
+    with fenced_write(guard, "a", token=token(5)) as handle:
+        do(handle, PUT, id="a", owner=5)
+    scoped.commit()
+    scoped.remove()
+    assert (ledger(address), marks(address)) == ({"a": 5}, {"a": "shop/line-a/5"})
+
+
 def test_an_engine_has_no_block_form(address: str) -> None:
     bind = sql_doors.engine(address)
     for own in (bind, sessionmaker(bind)):
