@@ -6,7 +6,6 @@ back the answers and throws in the client's errors. So both kinds of client run 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,8 +17,9 @@ from adapters.redis._durability import Durability
 from adapters.redis._errors import LOST, ServerRefusedError, nothing_done, unknown, unreachable
 from adapters.redis._keys import mark_key
 from adapters.redis._recorder import Tape
-from adapters.redis._script import LOAD, Call, OnMissing
+from adapters.redis._script import LOAD, OnMissing, call
 from adapters.redis._wire import packed
+from adapters.redis._writers import Writer, Writers
 from fencing._law import Mark, Verdict, reject
 from fencing._token import Token
 from fencing.errors import ContentionError, EffectError, FencingError, MarkMissingError
@@ -35,13 +35,12 @@ What a driver throws in at ``None`` happened before anything was sent. It keeps 
 dialogue ends."""
 
 Dialogue: TypeAlias = Generator[Request, Any, T]
+
 # Before each sending of the same write, in seconds. A lost reply is asked for at most this often, so that a call ends.
 _PAUSES: Final = (0.0, 0.0, 0.1)
 
-# How often a write may be told that the mark has moved on by more than its ring since this process last saw it.
+# How often a write may meet a mark that has forgotten its writers once more since the question before.
 _CATCH_UPS: Final = 10
-
-_SEEN_LIMIT: Final = 4096
 
 _VERDICTS: Final = {
     b"missing": Verdict.MARK_MISSING,
@@ -51,40 +50,19 @@ _VERDICTS: Final = {
 }
 
 
-class Seen:
-    """How many writes each mark had counted under a token when last looked at.
-
-    A lower bound, by which the script tells a write that it never executed from one that it has forgotten.
-    """
-
-    def __init__(self) -> None:
-        self._writes: dict[str, tuple[Token, int]] = {}
-
-    def get(self, key: str, token: Token) -> int:
-        """The last count, or 0."""
-        known = self._writes.get(key)
-        return known[1] if known and known[0] == token else 0
-
-    def put(self, key: str, token: Token, writes: int) -> None:
-        """Remember a count. Forgetting is harmless: it costs one question to the server."""
-        if len(self._writes) >= _SEEN_LIMIT:
-            self._writes.clear()
-        self._writes[key] = (token, writes)
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What is the same for all writes of a guard."""
 
     downstream: str
     durability: Durability
-    seen: Seen
+    writers: Writers
 
 
 class Write:
     """One call: whose token is shown to which resources, and what is executed if it is accepted (no tape: nothing)."""
 
-    __slots__ = ("_holder", "_id", "_on_missing", "_resources", "_tape", "_terms", "_token")
+    __slots__ = ("_holder", "_on_missing", "_resources", "_tape", "_terms", "_token")
 
     def __init__(
         self,
@@ -102,10 +80,22 @@ class Write:
         self._on_missing: OnMissing = on_missing
         # Without commands there is nothing that could be executed twice, and nothing to remember.
         self._tape = tape if tape else None
-        self._id = os.urandom(16) if tape else b""
 
     def dialogue(self) -> Dialogue[None]:
         """Show the token, execute the commands, wait for replicas; settle the tape. Raises what refused or failed."""
+        writer = self._terms.writers.take() if self._tape else None
+        try:
+            yield from self._send(writer)
+        except FencingError as exc:
+            exc.resource = exc.resource or self._resources[0]
+            exc.presented = self._token
+            exc.downstream = self._terms.downstream
+            raise
+        finally:
+            if writer:
+                self._terms.writers.give(writer)
+
+    def _send(self, writer: Writer | None) -> Dialogue[None]:
         maybe_applied: BaseException | None = None
         for pause in _PAUSES:
             again = maybe_applied is not None
@@ -118,7 +108,7 @@ class Write:
                     raise unreachable(exc, self._terms.downstream) from exc
                 continue
             try:
-                answer = yield from self._ask(protocol, again)
+                answer = yield from self._ask(protocol, writer, again)
             except (*LOST, ResponseError) as exc:
                 said = nothing_done(exc, self._terms.downstream)
                 if not again and said:
@@ -138,45 +128,51 @@ class Write:
             return
         raise unknown(f"the reply was lost ({maybe_applied})", self._terms.downstream) from maybe_applied
 
-    def _ask(self, protocol: int, again: bool) -> Dialogue[list[Any]]:
+    def _ask(self, protocol: int, writer: Writer | None, again: bool) -> Dialogue[list[Any]]:
         """Run the script, loading it if the server does not have it, until its answer is about this write."""
         # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
         on_missing = "reject" if again and self._tape else self._on_missing
-        call = Call(self._resources, self._token, self._holder, on_missing, self._id, self._tape)
-        first = self._resources[0]
-        seen = self._terms.seen.get(first, self._token)
+        first, token, writers = self._resources[0], self._token, self._terms.writers
         for _ in range(_CATCH_UPS):
-            command = call.packed(seen, protocol)
+            command = call(
+                self._resources,
+                token,
+                self._holder,
+                on_missing,
+                writer,
+                self._tape,
+                generation=writers.generation(first, token),
+                protocol=protocol,
+            )
             try:
                 answer: list[Any] = yield command
             except NoScriptError:
                 yield LOAD
                 answer = yield command
-            if answer[0] != b"again":
-                break
-            seen = answer[1]
+            if answer[0] != b"again" or writer is None:
+                return answer
+            writers.heard(first, token, int(answer[1]))
             if again:
-                raise unknown("the reply was lost and the write's id is no longer kept", self._terms.downstream)
-        else:
-            raise ContentionError(
-                f"{self._terms.downstream}: {first!r} is written to so fast that this write cannot be told "
-                "from an older one; nothing was written",
-                resource=first,
-                presented=self._token,
-                downstream=self._terms.downstream,
-            )
-        if self._tape:
-            self._terms.seen.put(first, self._token, answer[0] if type(answer[0]) is int else seen)
-        return answer
+                raise unknown("the reply was lost, and the mark has forgotten this write", self._terms.downstream)
+            writer.renew()
+        raise ContentionError(
+            f"{self._terms.downstream}: {first!r} is written to by so many at once that this write cannot be told from "
+            "an older one; nothing was written"
+        )
 
     def _interpret(self, answer: list[Any], again: bool) -> None:
         if answer[0] == b"applied":
-            answer = answer[2] if len(answer) > 2 else [None]
+            answer = answer[1] if len(answer) > 1 else [None]
         verdict = answer[0]
         if verdict is None or verdict == b"failed" or isinstance(verdict, int):
             if self._tape is not None:
                 self._settle(self._tape, answer)
             return
+        if verdict == b"unrecorded":
+            why = answer[1].decode("utf-8", "replace")
+            raise unknown(
+                f"the commands were executed, but the mark could not be written ({why})", self._terms.downstream
+            )
         if again and self._tape:
             raise unknown(
                 f"the reply was lost, and asked again the server answered {verdict.decode()!r}, as it would either way",
@@ -190,8 +186,6 @@ class Write:
                 "nothing was written. Set maxmemory-policy noeviction or volatile-*, or raise the fence first "
                 "(fences=, raise_fence)",
                 resource=resource,
-                presented=self._token,
-                downstream=self._terms.downstream,
             )
         mark = _as_mark(resource, answer[2:], self._terms.downstream) if len(answer) > 2 else None
         reject(_VERDICTS[verdict], resource, self._token, mark, self._terms.downstream)
@@ -200,17 +194,14 @@ class Write:
         if answer[0] != b"failed":
             tape.settle(None if answer[0] is None else answer[1:])
             return
-        failed, message = answer[2], answer[3]
+        failed, message, before = answer[1:4]
         error = EffectError(
             f"{self._terms.downstream}: command {failed} ({tape.name_of(failed)}) of the fenced write to "
             f"{', '.join(map(repr, self._resources))} failed: {message.decode('utf-8', 'replace')}; "
             "the commands before it remain, those after it were not executed",
             index=failed,
-            resource=self._resources[0],
-            presented=self._token,
-            downstream=self._terms.downstream,
         )
-        tape.settle(answer[4][1:], error)
+        tape.settle(before[1:], error)
 
     def _wait_for_replicas(self) -> Dialogue[None]:
         wanted, limit = self._terms.durability.replicas, self._terms.durability.milliseconds

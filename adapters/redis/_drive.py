@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import Any, TypeVar
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from adapters.redis._core import Dialogue
 from adapters.redis._errors import LOST
@@ -41,6 +41,8 @@ def drive(pool: Any, dialogue: Dialogue[T]) -> T:
                     time.sleep(request)
             except ResponseError as exc:
                 in_flight = False
+                if connection is not None and isinstance(exc, ReadOnlyError):
+                    connection.disconnect()  # after a failover the same address leads to another server
                 request = dialogue.throw(exc)
             except LOST as exc:
                 lost, connection, in_flight = connection, None, False
@@ -83,6 +85,8 @@ async def drive_async(pool: Any, dialogue: Dialogue[T]) -> T:
                     await asyncio.sleep(request)
             except ResponseError as exc:
                 in_flight = False
+                if connection is not None and isinstance(exc, ReadOnlyError):
+                    await connection.disconnect()  # after a failover the same address leads to another server
                 request = dialogue.throw(exc)
             except LOST as exc:
                 lost, connection, in_flight = connection, None, False

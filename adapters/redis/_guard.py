@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,11 +13,12 @@ import redis.asyncio
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
-from adapters.redis._core import Dialogue, Seen, Terms, Write, reading
+from adapters.redis._core import Dialogue, Terms, Write, reading
 from adapters.redis._diagnose import diagnosing
 from adapters.redis._drive import drive, drive_async
 from adapters.redis._durability import Durability
 from adapters.redis._recorder import Recorder, Tape
+from adapters.redis._writers import Writers
 from fencing import Finding, Mark, Token
 from fencing._law import OnMissing
 
@@ -58,7 +60,11 @@ class RedisGuard:
                 f"no guard knows how to fence a {type(client).__module__}.{type(client).__qualname__}: "
                 "pass a redis.Redis or a redis.asyncio.Redis"
             )
-        return object.__new__(kind)
+        if not issubclass(kind, cls) and not issubclass(cls, kind):
+            raise TypeError(
+                f"{cls.__name__} does not go with this kind of client: use RedisGuard, which picks {kind.__name__}"
+            )
+        return object.__new__(kind if issubclass(kind, cls) else cls)
 
     def __init__(self, client: Any, on_missing: OnMissing = "reject", durability: str = "none") -> None:
         if on_missing not in ("reject", "create"):
@@ -69,8 +75,8 @@ class RedisGuard:
         self._encoder = self._pool.get_encoder()
         self._on_missing = on_missing
         self.downstream = _name(self._pool)
-        promised = Durability.parse(durability, self._pool.connection_kwargs.get("socket_timeout"))
-        self._terms = Terms(self.downstream, promised, Seen())
+        promised = Durability.parse(durability, _socket_timeout(self._pool))
+        self._terms = Terms(self.downstream, promised, Writers())
 
     def _tape(self) -> Tape:
         return Tape(self._encoder, self._callbacks)
@@ -149,6 +155,15 @@ def guard_for(target: Any) -> RedisGuard:
         del guard._client  # or the client, held by its own entry, would never go
         _guards[target] = guard
     return guard
+
+
+def _socket_timeout(pool: Any) -> float | None:
+    if "socket_timeout" in pool.connection_kwargs:
+        given: float | None = pool.connection_kwargs["socket_timeout"]
+        return given
+    # The default is None, until redis-py 8 made it 5 s.
+    signatures = (inspect.signature(base.__init__).parameters for base in pool.connection_class.__mro__)
+    return next((found["socket_timeout"].default for found in signatures if "socket_timeout" in found), None)
 
 
 def _name(pool: Any) -> str:

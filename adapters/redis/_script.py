@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 from adapters.redis._keys import mark_key
 from adapters.redis._recorder import Tape
 from adapters.redis._wire import number, packed, word
+from adapters.redis._writers import Writer
 from fencing._token import Token
 
 OnMissing: TypeAlias = Literal["reject", "create", "raise"]
@@ -18,44 +19,40 @@ OnMissing: TypeAlias = Literal["reject", "create", "raise"]
 _SOURCE: Final = files(__package__).joinpath("write.lua").read_text(encoding="utf-8")
 _SHA: Final = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
 _EVALSHA: Final = word(b"EVALSHA") + word(_SHA.encode())
-_FIXED_WORDS: Final = 10  # EVALSHA, the script, the number of keys, and the first seven arguments
+_FIXED_WORDS: Final = 11  # EVALSHA, the script, the number of keys, and the first eight arguments
 
 LOAD: Final = packed("SCRIPT", "LOAD", _SOURCE)
 """The command that makes the server know the script."""
 
 
-class Call:
-    """A call of the script, ready but for what is known at the last moment."""
-
-    __slots__ = ("_after", "_before")
-
-    def __init__(
-        self,
-        resources: tuple[str, ...],
-        token: Token,
-        holder: str,
-        on_missing: OnMissing,
-        write_id: bytes,
-        tape: Tape | None,
-    ) -> None:
-        count = len(resources)
-        keys, size, commands = (tape.keys, tape.size, tape.words) if tape else ((), 0, ())
-        self._before = b"".join(
-            (
-                b"*%d\r\n" % (_FIXED_WORDS + count + len(keys) + size),
-                _EVALSHA,
-                number(count + len(keys)),
-                _marks(resources),
-                *keys,
-                _shown(count, token, holder, on_missing),
-                word(write_id),
-            )
+def call(
+    resources: tuple[str, ...],
+    token: Token,
+    holder: str,
+    on_missing: OnMissing,
+    writer: Writer | None,
+    tape: Tape | None,
+    *,
+    generation: int,
+    protocol: int,
+) -> bytes:
+    """The command that runs the script; ``generation`` is that of the first mark as far as known."""
+    count = len(resources)
+    keys, size, commands = (tape.keys, tape.size, tape.words) if tape else ((), 0, ())
+    return b"".join(
+        (
+            b"*%d\r\n" % (_FIXED_WORDS + count + len(keys) + size),
+            _EVALSHA,
+            number(count + len(keys)),
+            _marks(resources),
+            *keys,
+            _shown(count, token, holder, on_missing),
+            word(writer.id) + word(writer.stamp) if writer else word(b"") * 2,
+            number(generation),
+            number(protocol),
+            *commands,
         )
-        self._after = b"".join(commands)
-
-    def packed(self, seen: int, protocol: int) -> bytes:
-        """The command; ``seen`` is a lower bound of the writes that the first mark counts under this token."""
-        return b"".join((self._before, number(seen), number(protocol), self._after))
+    )
 
 
 # The same for all writes of a job, or of a tight loop.

@@ -4,32 +4,30 @@
 -- KEYS  the marks, one for each resource in the order of their names, then the keys of the commands.
 -- ARGV  1 how many marks   2 the token, issuer/lineage/value   3 its holder
 --       4 what a missing mark means: "reject", "create", or "raise" (create, whatever the eviction policy)
---       5 the write's id, or "" if there are no commands
---       6 how many writes the caller has seen the first mark count under this token: a lower bound
---       7 the protocol of the connection, "2" or "3"
---       8… the commands: how many words, the words. A count below zero: its reply has another shape in RESP3.
+--       5 the writer, or "" if there are no commands   6 the stamp of its write, SEQUENCE:NONCE
+--       7 the generation of the first mark that the caller knows of   8 the protocol of the connection, "2" or "3"
+--       9… the commands: how many words, the words. A count below zero: its reply has another shape in RESP3.
 --
 -- Answers
---   {writes, reply, ...}                             executed; `writes` is what the first mark counts now
---   {failed, writes, i, error, {writes, reply, ...}} the i-th command (from 0) failed, those after it were not executed
---   {applied, writes[, answer]}                      this id was executed before, with that answer if it was kept
---   {again, writes}                                  this id may have been executed and forgotten; nothing was done
+--   {1, reply, ...}                                  executed
+--   {failed, i, error, {1, reply, ...}}              the i-th command (from 0) failed, those after it were not executed
+--   {unrecorded, error}                              executed, but that could not be written down
+--   {applied[, answer]}                              executed before, with that answer if it was kept
+--   {again, generation}                              it may have been executed and forgotten; nothing was done
 --   {missing | evictable, i}                         the i-th resource (from 0) has no mark; nothing was done
 --   {stale | issuer | lineage, i, token, holder, at} the mark that refuses; nothing was done
 --
 -- A mark is a hash: token, holder, at (when the token was first seen, in microseconds since 1970 by this server). The
--- first mark of a write also remembers the newest writes of its token: `writes` counts them, `id:ID` holds a write's
--- packed answer, and so that the oldest ones can be forgotten, `recent` holds the ids since the last full chunk and
--- `chunk:K` those of the K-th. All of it is one key, so that an eviction takes all or nothing. No time to live.
+-- first mark of a write also remembers, under `writer:ID`, the last write of each writer of its token: its stamp and
+-- its packed answer. Above a limit it forgets them all and counts that in `generation`. It is all one key, so that an
+-- eviction takes all or nothing. There is no time to live.
 
-local CHUNK = 32
-local KEPT_CHUNKS = 32
-local KEPT_WRITES = CHUNK * KEPT_CHUNKS
+local WRITERS = 1024
 local KEPT_BYTES = 1024
-local FIRST_COMMAND = 8
+local FIRST_COMMAND = 9
 
 local marks, token, holder = ARGV[1] + 0, ARGV[2], ARGV[3]
-local on_missing, id, seen, resp3 = ARGV[4], ARGV[5], ARGV[6] + 0, ARGV[7] == '3'
+local on_missing, writer, stamp = ARGV[4], ARGV[5], ARGV[6]
 
 -- Whether the digits `a` are a larger number than the digits `b`. Lua's own numbers are doubles: they round above 2^53.
 local function larger(a, b)
@@ -57,10 +55,24 @@ local function evicts_marks()
   return allkeys and not string.find(memory, '\nmaxmemory:0\r', 1, true)
 end
 
+-- What to answer to a write that is not the next one of a writer whose last one is known; nil if it is.
+local function repeated(last)
+  local space = string.find(last, ' ', 1, true)
+  local its_stamp = string.sub(last, 1, space - 1)
+  if its_stamp == stamp then
+    local kept = string.sub(last, space + 1)
+    if kept == '' then return {'applied'} end
+    return {'applied', cmsgpack.unpack(kept)}
+  end
+  if string.match(its_stamp, '^%d+') + 0 >= string.match(stamp, '^%d+') + 0 then
+    return {'again', redis.call('HGET', KEYS[1], 'generation') or '0'}
+  end
+end
+
 local advances, repeats = {}, {}
-local writes, recent = 0, ''
+local is_new = true
 for i = 1, marks do
-  local mark = redis.call('HMGET', KEYS[i], 'token', 'writes', 'recent', 'id:' .. id)
+  local mark = redis.call('HMGET', KEYS[i], 'token', 'writer:' .. writer)
   if not mark[1] then
     if on_missing == 'reject' then return {'missing', i - 1} end
     if on_missing == 'create' and evicts_marks() then return {'evictable', i - 1} end
@@ -69,17 +81,19 @@ for i = 1, marks do
     local verdict = refusal(mark[1])
     if verdict then return {verdict, i - 1, unpack(redis.call('HMGET', KEYS[i], 'token', 'holder', 'at'))} end
     advances[#advances + 1] = KEYS[i]
-  elseif i > 1 or id == '' then
+  elseif i > 1 or writer == '' then
     repeats[#repeats + 1] = KEYS[i]
-  else
-    writes, recent = (mark[2] or 0) + 0, mark[3] or ''
-    if mark[4] then
-      -- Written to again, for the same reason as below.
-      redis.call('HSET', KEYS[1], 'writes', writes)
-      if mark[4] == '' then return {'applied', writes} end
-      return {'applied', writes, cmsgpack.unpack(mark[4])}
+  elseif mark[2] then
+    is_new = false
+    local answer = repeated(mark[2])
+    if answer then
+      -- Written to again, so that a WAIT that follows on this connection covers it.
+      redis.call('HSET', KEYS[1], 'token', token)
+      return answer
     end
-    if writes > seen + KEPT_WRITES or writes < seen then return {'again', writes} end
+  else
+    local generation = redis.call('HGET', KEYS[1], 'generation') or '0'
+    if generation ~= ARGV[7] then return {'again', generation} end
   end
 end
 
@@ -91,23 +105,31 @@ if #advances > 0 then
     redis.call('HSET', key, 'token', token, 'holder', holder, 'at', at)
   end
 end
--- A write even where nothing changes, so that a WAIT that follows on this connection covers the mark.
+-- A write even where nothing changes, as above.
 for _, key in ipairs(repeats) do redis.call('HSET', key, 'holder', holder) end
-if id == '' then return {0} end
+if writer == '' then return {1} end
+if is_new and redis.call('HLEN', KEYS[1]) > WRITERS then
+  local forgotten = {}
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if string.sub(field, 1, 7) == 'writer:' then forgotten[#forgotten + 1] = field end
+  end
+  redis.call('HDEL', KEYS[1], unpack(forgotten))
+  redis.call('HINCRBY', KEYS[1], 'generation', 1)
+end
 
-local answer, n, last = {writes + 1}, 1, #ARGV
+local answer, n, last = {1}, 1, #ARGV
 local i = FIRST_COMMAND
 while i <= last do
   local words = ARGV[i] + 0
   local reshaped = words < 0
   if reshaped then
     words = -words
-    if resp3 then redis.setresp(3) end
+    if ARGV[8] == '3' then redis.setresp(3) end
   end
   local reply = redis.pcall(unpack(ARGV, i + 1, i + words))
-  if reshaped and resp3 then redis.setresp(2) end
+  if reshaped then redis.setresp(2) end
   if type(reply) == 'table' and reply.err then
-    answer = {'failed', writes + 1, n - 1, reply.err, answer}
+    answer = {'failed', n - 1, reply.err, answer}
     break
   end
   n = n + 1
@@ -118,19 +140,6 @@ end
 
 local kept = cmsgpack.pack(answer)
 if #kept > KEPT_BYTES then kept = '' end
-recent = recent .. id
-writes = writes + 1
-if writes % CHUNK == 0 then
-  local chunk = writes / CHUNK
-  redis.call('HSET', KEYS[1], 'chunk:' .. chunk, recent)
-  recent = ''
-  local oldest = 'chunk:' .. chunk - KEPT_CHUNKS - 1
-  local ids = redis.call('HGET', KEYS[1], oldest)
-  if ids then
-    local forgotten = {oldest}
-    for at = 1, #ids, #id do forgotten[#forgotten + 1] = 'id:' .. string.sub(ids, at, at + #id - 1) end
-    redis.call('HDEL', KEYS[1], unpack(forgotten))
-  end
-end
-redis.call('HSET', KEYS[1], 'holder', holder, 'writes', writes, 'recent', recent, 'id:' .. id, kept)
+local stored = redis.pcall('HSET', KEYS[1], 'holder', holder, 'writer:' .. writer, stamp .. ' ' .. kept)
+if type(stored) == 'table' then return {'unrecorded', stored.err} end
 return answer

@@ -49,6 +49,7 @@ def refused(calls: Calls, plain: redis.Redis, kind: type[Exception], match: str)
         write(calls)
     assert not isinstance(caught.value, errors.FenceRejected | errors.OutcomeUnknownError)
     assert caught.value.__cause__ is not None
+    assert (caught.value.resource, caught.value.presented) == ("a", token(5))
     with pytest.raises(kind, match=match):
         calls.raise_fence("a", token=token(6))
     assert plain.get("x") == b"before"
@@ -165,8 +166,13 @@ def test_a_user_without_the_right(plain: redis.Redis, server: Valkey) -> None:
         write(user("~fencing:*", "+@all"))
     assert "secret" not in str(caught.value)
     assert plain.get("x") == b"before"
-    write(user("~*", "-@all", "+evalsha", "+script|load", "+time", "+hmget", "+hset", "+unlink", "+set"))
+    with pytest.raises(ServerRefusedError, match="denies"):
+        write(user("~*", "+@all", "-hmget"))
+    assert plain.get("x") == b"before"
+    with pytest.raises(errors.OutcomeUnknownError, match="executed"):
+        write(user("~*", "+@all", "-hset"))
     assert plain.get("x") == b"after"
+    write(user("~*", "-@all", "+evalsha", "+script|load", "+time", "+hmget", "+hget", "+hlen", "+hset", "+set"))
 
 
 def test_wrong_and_missing_passwords(plain: redis.Redis, server: Valkey) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +13,8 @@ import redis
 from support.proxy import Proxy
 from support.redis_calls import Asyncio, Blocking, Calls, token
 
-from fencing import errors, raise_fence
+from adapters.redis import RedisGuard
+from fencing import errors, fenced_write, raise_fence
 from fencing.errors import FencingError
 
 SCRIPT = b"EVALSHA"
@@ -74,6 +77,8 @@ def test_a_reply_that_stays_lost_is_unknown_and_applied_once(calls: Calls, proxy
     with pytest.raises(errors.OutcomeUnknownError) as caught:
         increment(calls)
     assert caught.value.__cause__ is not None
+    assert (caught.value.resource, caught.value.presented) == ("a", token(5))
+    assert caught.value.downstream == f"redis:127.0.0.1:{proxy.port}/0"
     assert 2 <= proxy.seen <= 5, "asked again a few times, not for ever"
     assert plain.get("n") == b"1"
 
@@ -160,15 +165,17 @@ def test_a_mark_lost_before_the_question_is_repeated_is_unknown_even_under_creat
     assert plain.get("n") == b"1"
 
 
-def test_the_newest_1024_writes_are_remembered(proxy: Proxy, plain: redis.Redis) -> None:
-    calls, others = Blocking(proxy.url), Blocking(plain_url(plain))
+def many_writers(plain: redis.Redis, count: int) -> None:
+    """As many processes or threads as that write once each under the same token."""
+    for _ in range(count):
+        with fenced_write(RedisGuard(plain), "a", token=token(5)) as r:
+            r.set("other", 1)
+
+
+def test_a_write_is_remembered_while_a_thousand_others_write(proxy: Proxy, plain: redis.Redis) -> None:
+    calls = Blocking(proxy.url)
     increment(calls)
-
-    def others_write(count: int) -> None:
-        for _ in range(count):
-            others.write(lambda r: r.set("other", 1), "a", token=token(5))
-
-    proxy.lose_reply(SCRIPT, then=lambda: others_write(1023))
+    proxy.lose_reply(SCRIPT, then=lambda: many_writers(plain, 1000))
     assert increment(calls).value == 2
     assert plain.get("n") == b"2"
 
@@ -176,43 +183,46 @@ def test_the_newest_1024_writes_are_remembered(proxy: Proxy, plain: redis.Redis)
 def test_a_write_that_is_no_longer_remembered_is_unknown_and_not_applied_again(
     proxy: Proxy, plain: redis.Redis
 ) -> None:
-    calls, others = Blocking(proxy.url), Blocking(plain_url(plain))
+    calls = Blocking(proxy.url)
     increment(calls)
-
-    def others_write() -> None:
-        for _ in range(1100):
-            others.write(lambda r: r.set("other", 1), "a", token=token(5))
-
-    proxy.lose_reply(SCRIPT, then=others_write)
-    with pytest.raises(errors.OutcomeUnknownError, match="no longer kept"):
+    proxy.lose_reply(SCRIPT, then=lambda: many_writers(plain, 1100))
+    with pytest.raises(errors.OutcomeUnknownError, match="forgotten"):
         increment(calls)
     assert plain.get("n") == b"2"
-    # A first try is not taken for a repeated one: it goes through, however much the others wrote.
-    assert increment(calls).value == 3
-
-
-def test_a_write_that_never_came_is_applied_though_thousands_were_before_it(proxy: Proxy, plain: redis.Redis) -> None:
-    calls = Blocking(proxy.url)
-    for _ in range(2500):
-        increment(calls)
-    proxy.lose_request(SCRIPT)
-    assert increment(calls).value == 2501
+    # A first try is not taken for a repeated one, and what comes after is remembered as ever.
     proxy.lose_reply(SCRIPT)
-    assert increment(calls).value == 2502
-    assert plain.get("n") == b"2502"
-    assert plain.hlen("fencing:{a}:mark") < 1024 + 2 * 64, "the ids of old writes are forgotten"
+    assert increment(calls).value == 3
+    proxy.lose_request(SCRIPT)
+    assert increment(calls).value == 4
+    assert plain.get("n") == b"4"
+    assert plain.hlen("fencing:{a}:mark") < 1100, "a mark does not grow with its writers for ever"
 
 
-def test_the_ids_of_a_token_go_with_it(plain: redis.Redis) -> None:
-    calls = Blocking(plain_url(plain))
-    for _ in range(100):
+def test_a_first_try_under_a_mark_that_has_forgotten_its_writers_goes_through(plain: redis.Redis) -> None:
+    many_writers(plain, 1100)
+    assert increment(Blocking(plain_url(plain))).value == 1
+
+
+def test_a_mark_does_not_grow_with_its_writes(proxy: Proxy, plain: redis.Redis) -> None:
+    calls = Blocking(proxy.url)
+    for _ in range(300):
         increment(calls)
-    increment(calls, 6)
-    assert plain.hlen("fencing:{a}:mark") < 10
+    assert plain.hlen("fencing:{a}:mark") == 4
+    proxy.lose_request(SCRIPT)
+    assert increment(calls).value == 301
+    proxy.lose_reply(SCRIPT)
+    assert increment(calls).value == 302
+    assert plain.get("n") == b"302"
 
 
-def test_a_repeated_copy_that_arrives_late_is_not_applied(plain: redis.Redis) -> None:
-    """The bytes of a first try may reach the server after everything else: a proxy held them back."""
+def test_what_is_remembered_of_a_token_goes_with_it(plain: redis.Redis) -> None:
+    many_writers(plain, 100)
+    raise_fence(plain, "a", token=token(6))
+    assert plain.hlen("fencing:{a}:mark") == 3
+
+
+def test_a_copy_of_a_request_that_arrives_late_is_not_applied(plain: redis.Redis) -> None:
+    """The bytes of a first try may reach the server after everything else: something on the way held them back."""
     with Proxy(plain.get_connection_kwargs()["port"]) as proxy:
         recorded: list[bytes] = []
         original = proxy._next_loss
@@ -223,16 +233,61 @@ def test_a_repeated_copy_that_arrives_late_is_not_applied(plain: redis.Redis) ->
             return original(request)
 
         proxy._next_loss = remember  # type: ignore[method-assign]
-        calls, others = Blocking(proxy.url), Blocking(plain_url(plain))
+        calls = Blocking(proxy.url)
         increment(calls)
-        for count in (0, 10, 1100, 3000):
-            for _ in range(count):
-                others.write(lambda r: r.set("other", 1), "a", token=token(5))
+        first = recorded[0]
+
+        def replay() -> None:
             connection = plain.connection_pool.get_connection()
-            connection.send_packed_command([recorded[0]])
+            connection.send_packed_command([first])
             connection.read_response()
             plain.connection_pool.release(connection)
-            assert plain.get("n") == b"1"
+
+        replay()
+        assert plain.get("n") == b"1", "right after it"
+        increment(calls)
+        replay()
+        assert plain.get("n") == b"2", "after its writer's next write"
+        many_writers(plain, 1100)
+        replay()
+        assert plain.get("n") == b"2", "after the mark has forgotten its writer"
+        raise_fence(plain, "a", token=token(6))
+        replay()
+        assert plain.get("n") == b"2", "after its token was superseded"
+
+
+def test_a_forked_process_is_another_writer(plain: redis.Redis) -> None:
+    guard = RedisGuard(redis.Redis.from_url(plain_url(plain)))
+
+    def write() -> int:
+        with fenced_write(guard, "a", token=token(5)) as r:
+            reply = r.incr("n")
+        value: int = reply.value
+        return value
+
+    assert write() == 1
+    child = os.fork()
+    if child == 0:
+        os._exit(write() if write() == 2 else 99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert [write(), write()] == [4, 5]
+    keys: list[bytes] = plain.hkeys("fencing:{a}:mark")  # type: ignore[assignment]
+    assert len([key for key in keys if key.startswith(b"writer:")]) == 2
+
+
+def test_a_copied_process_loses_no_write_to_its_original(plain: redis.Redis) -> None:
+    """A restored snapshot goes on with the same numbers: its writes are new ones all the same."""
+    original, restored = RedisGuard(plain), RedisGuard(plain)
+
+    def write(guard: RedisGuard) -> int:
+        with fenced_write(guard, "a", token=token(5)) as r:
+            reply = r.incr("n")
+        value: int = reply.value
+        return value
+
+    assert write(original) == 1
+    restored._terms.writers._idle = copy.deepcopy(original._terms.writers._idle)
+    assert [write(original), write(restored), write(original), write(restored), write(original)] == [2, 3, 4, 5, 6]
 
 
 def test_large_replies_are_not_kept_and_say_so(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
@@ -266,8 +321,6 @@ def test_the_clients_own_retries_neither_repeat_a_write_nor_are_changed(
     client = redis.Redis.from_url(proxy.url, **own)
     before = repr(client.get_connection_kwargs()), client.get_retry()
     proxy.lose_reply(SCRIPT, times=20)
-    from fencing import fenced_write
-
     with pytest.raises(FencingError), fenced_write(client, "a", token=token(5)) as r:
         r.incr("n")
     assert proxy.seen <= 5

@@ -43,6 +43,14 @@ def test_what_is_no_client_is_refused(target: Any) -> None:
         guard_for(target)
 
 
+def test_a_guard_named_for_the_other_kind_of_client_is_refused(client: redis.Redis) -> None:
+    assert type(SyncRedisGuard(client)) is SyncRedisGuard
+    with pytest.raises(TypeError, match="SyncRedisGuard"):
+        AsyncRedisGuard(client)
+    with pytest.raises(TypeError, match="AsyncRedisGuard"):
+        SyncRedisGuard(redis.asyncio.Redis())
+
+
 def test_unknown_options_are_refused(client: redis.Redis) -> None:
     for wrong in ("raise", "", None, "CREATE"):
         with pytest.raises(ValueError, match="on_missing"):
@@ -69,6 +77,11 @@ def test_a_wait_that_the_client_would_not_outwait_is_refused() -> None:
     assert Durability.parse("wait:2:90000", None) == Durability(2, 90000)
     with pytest.raises(ValueError, match="socket_timeout of 1 s"):
         Durability.parse("wait:2:1000", 1.0)
+    with pytest.raises(ValueError, match="socket_timeout of 1 s"):
+        RedisGuard(redis.Redis(socket_timeout=1), durability="wait:2:1000")
+    if redis.Redis().get_connection_kwargs()["socket_timeout"] is not None:
+        with pytest.raises(ValueError, match="socket_timeout of 5 s"):
+            RedisGuard(redis.Redis(connection_pool=redis.ConnectionPool()), durability="wait:2:5000")
 
 
 @pytest.mark.parametrize(
