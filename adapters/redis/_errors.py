@@ -34,8 +34,8 @@ class ServerRefusedError(FencingError):
     """
 
 
-# By class and by the first word of the message (the client has classes for some codes only). All of these are
-# answered before the script's first command, or by its first look at a mark.
+# By class and by the first word of the message (the client has classes for some codes only). All of these are said
+# before the first recorded command: of what comes after it, the script gives account itself.
 _PASSING: dict[type[Exception], str] = {
     BusyLoadingError: "is still loading its data",
     TryAgainError: "is moving the slot",
@@ -45,10 +45,13 @@ _PASSING_CODES = {
     "BUSY": "is busy with a script of somebody else's",
     "NOREPLICAS": "has too few replicas for min-replicas-to-write",
 }
+_DENIED = (
+    "denies this user a command or key: allow EVALSHA, SCRIPT LOAD, the hash commands, keys fencing:* and the data's"
+)
 _LASTING: dict[type[Exception], str] = {
     ReadOnlyError: "is a read-only replica: connect to the primary",
     OutOfMemoryError: "is out of memory (maxmemory): free some or raise the limit",
-    NoPermissionError: "denies this user a command or key: allow EVALSHA, SCRIPT LOAD, keys fencing:* and the data's",
+    NoPermissionError: _DENIED,
     AuthenticationError: "asks for credentials or does not accept them",
     AuthorizationError: "does not accept the credentials",
     MovedError: "is a node of a cluster that does not serve this key: use a cluster client",
@@ -60,6 +63,12 @@ _LASTING_CODES = {
     "NOAUTH": "asks for credentials",
     "WRONGTYPE": "has something else than a mark under the key of a mark: remove that key, then raise the fence",
 }
+# What has no code of its own: a denial inside the script, as Valkey and as Redis put it, and a server before 7.0.
+_LASTING_TEXTS = {
+    "ACL failure in script": _DENIED,
+    "The user executing the script can't": _DENIED,
+    "unexpected symbol near '#'": "is too old: fenced writes need Redis 7.0 or Valkey 7.2",
+}
 
 
 def nothing_done(exc: Exception, downstream: str) -> FencingError | None:
@@ -69,15 +78,13 @@ def nothing_done(exc: Exception, downstream: str) -> FencingError | None:
         (ContentionError, _PASSING, _PASSING_CODES),
         (ServerRefusedError, _LASTING, _LASTING_CODES),
     ):
-        reason = next((text for error, text in classes.items() if isinstance(exc, error)), None)
-        reason = reason or (codes.get(code) if isinstance(exc, ResponseError) else None)
-        if reason:
-            return kind(f"{downstream} {reason}; nothing was written ({exc})", downstream=downstream)
-    if isinstance(exc, ResponseError) and "unexpected symbol near '#'" in str(exc):
-        return ServerRefusedError(
-            f"{downstream} is too old: fenced writes need Redis 7.0 or Valkey 7.2; nothing was written",
-            downstream=downstream,
-        )
+        found = next((text for error, text in classes.items() if isinstance(exc, error)), None)
+        found = found or (codes.get(code) if isinstance(exc, ResponseError) else None)
+        if found:
+            return kind(f"{downstream} {found}; nothing was written ({exc})", downstream=downstream)
+    for text, reason in _LASTING_TEXTS.items():
+        if isinstance(exc, ResponseError) and text in str(exc):
+            return ServerRefusedError(f"{downstream} {reason}; nothing was written ({exc})", downstream=downstream)
     return None
 
 
