@@ -224,6 +224,9 @@ def test_a_worker_that_claims_its_own_job_again_cannot_settle_or_renew_under_the
     worker.rescue()
     new = worker.claim_one()
     assert (old.id, old.lineage) == (new.id, new.lineage)
+    before = tables.job(number)
+    assert worker.renew(old) == set()
+    assert tables.job(number) == before
     assert worker.renew(old, new) == {new.token}
     assert worker.settle(completed(old, "old"), completed(new, "new")) == [Settled.LOST, Settled.OK]
     assert tables.job(number)["result"] == "new"

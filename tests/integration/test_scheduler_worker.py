@@ -16,9 +16,14 @@ from fencing import Lease, Token
 from fencing._lease import lease_clock
 from fencing.errors import LeaseLostError
 from scheduler import Bury, Job, Retry, RetryIn, Scheduler, _heart, _worker
+from scheduler._claimer import Claimer
+from scheduler._connect import Database, Link
 from scheduler._held import Held, Work
+from scheduler._postgres import Claim
 from scheduler._runner import AsyncRunner, Runner
-from scheduler._store import Claimed
+from scheduler._settler import Settler
+from scheduler._sql import Statements
+from scheduler._store import Claimed, Settlement
 from scheduler._tasks import make_task
 from scheduler.console.embedded import Postgres
 from scheduler.errors import UnknownTaskError
@@ -320,22 +325,54 @@ def test_past_its_deadline_ensure_raises_and_no_handler_starts() -> None:
     assert (settlement.state, settlement.outcome, settlement.uncounted) == ("ready", "returned", 1)
 
 
+class Parts:
+    """A worker's claimer and settler, run step by step on the test's thread."""
+
+    def __init__(self, app: Scheduler, tables: Tables, threads: int) -> None:
+        statements, database = Statements(tables.schema), Database(tables.dsn)
+        self.work = Work()
+        self.links = [Link(database, "claim"), Link(database, "settle")]
+        claim = Claim(statements, "me", ["default"], {name: task.lease for name, task in app._tasks.items()})
+        self.claimer = Claimer(self.links[0], claim, self.work, app._tasks, "me", threads, 100, 3600.0)
+        self.settler = Settler(self.links[1], statements, self.work, "me", lambda: None)
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+
+
 def test_a_busy_worker_leaves_to_others_what_it_cannot_start(app: Scheduler, tables: Tables) -> None:
-    started, go_on = threading.Semaphore(0), threading.Event()
-
-    def work(_: Job) -> None:
-        started.release()
-        go_on.wait(30)
-
-    app.task("slow")(work)
+    app.task("slow")(print)
     app.enqueue_many("slow", range(6))
-    with Working(app, concurrency=2):
-        for _ in range(2):
-            assert started.acquire(timeout=10)
-        other = Hand(tables.dsn, {"slow": 30}, owner="idle", schema=tables.schema)
-        assert len(other.claim()) == 4
-        other.close()
-        go_on.set()
+    parts = Parts(app, tables, threads=2)
+    parts.claimer.run_once()
+    assert len(parts.work.waiting) == 2
+    parts.work.waiting.clear()  # both threads have taken theirs, and run it
+    for _ in range(3):
+        parts.claimer.run_once()
+    assert tables.states() == {"leased": 2, "ready": 4}
+    parts.close()
+
+
+def test_a_look_from_before_the_last_settlement_does_not_say_that_there_is_nothing_to_do(
+    app: Scheduler, tables: Tables
+) -> None:
+    """What was settled since may have enqueued something; ``run_until_idle`` ended too early."""
+    app.task("work")(print)
+    app.enqueue("work")
+    parts = Parts(app, tables, threads=2)
+    parts.claimer.run_once()
+    held = parts.work.waiting.popleft()
+    parts.claimer.run_once()
+    assert parts.claimer.dry
+    app.enqueue("work")  # as the handler does
+    parts.work.finish(Settlement(held.claimed.id, held.claimed.token, "completed", "completed"))
+    parts.settler.run_once()
+    assert parts.work.held == {}
+    assert not parts.claimer.dry
+    parts.claimer.run_once()
+    assert len(parts.work.waiting) == 1
+    parts.close()
 
 
 # -- no lock and no transaction while a handler runs

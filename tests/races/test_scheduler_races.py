@@ -10,11 +10,14 @@ import psycopg
 import pytest
 from support.jobs import Hand, Tables, completed, installed_beside
 from support.locks import wait_until_blocked
+from support.waiting import eventually
 
 from scheduler import Scheduler
-from scheduler._connect import Database
+from scheduler._connect import Database, Link
+from scheduler._materialiser import Materialiser
 from scheduler._postgres import settle
 from scheduler._schedules import store
+from scheduler._sql import Statements
 from scheduler._store import Settled
 from scheduler.console.embedded import Postgres
 
@@ -177,21 +180,25 @@ def test_an_edit_that_meets_a_materialiser_waits_and_then_leaves_no_ghosts(
     app.schedule("hourly", "0 * * * *", tz="UTC", task="work", args={"n": 1})
     app.sync_schedules()
     tables.set_clock(f"timestamptz '{(due - timedelta(seconds=3)).isoformat()}'")
-    from scheduler._materialiser import Materialiser
-
     edited = Scheduler(tables.dsn, schema=tables.schema)
     edited.task("work", lease=LEASE)(print)
     edited.schedule("hourly", "0 * * * *", tz="UTC", task="work", args={"n": 2})
-    statements = Hand(tables.dsn, {"work": LEASE}, schema=tables.schema).statements
-    database = Database(tables.dsn)
-    with database.connect("materialise") as materialising, database.connect("app") as editing:
-        materialiser = Materialiser(None, statements)  # type: ignore[arg-type]  # its connection is the test's
-        with materialising.transaction():
-            materialiser._batch(materialising)
-            edit = pool.submit(store, editing, statements, edited._schedules["hourly"], "editor")
-            wait_until_blocked(tables.dsn, editing.info.backend_pid, by=materialising.info.backend_pid)
+    link = Link(Database(tables.dsn), "materialise")
+    materialiser = Materialiser(link, Statements(tables.schema))
+    with psycopg.connect(tables.dsn) as door, Database(tables.dsn).connect("app") as editing:
+        # It has read the definition and is stopped before it writes the first job.
+        door.execute(f"lock table {tables.schema}.job in share row exclusive mode".encode())
+        before = {one["pid"] for one in tables.sessions("materialise")}
+        run = pool.submit(materialiser.run_once)
+        (stopped,) = eventually(lambda: {one["pid"] for one in tables.sessions("materialise")} - before, "it runs")
+        wait_until_blocked(tables.dsn, stopped, by=door.info.backend_pid)
+        edit = pool.submit(store, editing, Statements(tables.schema), edited._schedules["hourly"], "editor")
+        wait_until_blocked(tables.dsn, editing.info.backend_pid, by=stopped)
+        door.rollback()
+        run.result(20)
         assert edit.result(20) == "changed"
-        materialiser._batch(materialising)
+    materialiser.run_once()
+    link.close()
     jobs = [(job["due_at"], job["status"], job["args"]) for job in tables.jobs()]
     assert jobs == [
         (due - timedelta(hours=1), "ready", {"n": 1}),
