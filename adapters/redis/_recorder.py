@@ -59,7 +59,6 @@ class Tape:
                     f"{name}: argument {len(words) - len(known.words) + 1} is {argument!r}, of type "
                     f"{type(argument).__name__}; pass bytes, str, int or float"
                 ) from exc
-            # A copy of a buffer: what is recorded must not change with the caller's.
             words.append(encoded if type(encoded) is bytes else bytes(encoded))
         keys = known.check(name, words)
         for key in keys:

@@ -142,6 +142,53 @@ def test_a_cancelled_write_leaves_the_connection_clean(valkey_server: Callable[.
     asyncio.run(main())
 
 
+class Interrupted(redis.Connection):
+    """A connection on which Ctrl-C comes after the request and before the reply, once."""
+
+    armed = False
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        if Interrupted.armed:
+            Interrupted.armed = False
+            raise KeyboardInterrupt
+        return super().read_response(*args, **kwargs)
+
+
+class Cancelled(redis.asyncio.Connection):
+    """The same for a cancellation."""
+
+    armed = False
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        if Cancelled.armed:
+            Cancelled.armed = False
+            raise asyncio.CancelledError
+        return await super().read_response(*args, **kwargs)
+
+
+def test_an_interrupt_between_request_and_reply_leaves_the_connection_clean(valkey_url: str) -> None:
+    pool = redis.ConnectionPool.from_url(valkey_url, connection_class=Interrupted, max_connections=1)
+    client = redis.Redis(connection_pool=pool)
+    raise_fence(client, "a", token=token(5))
+    Interrupted.armed = True
+    with pytest.raises(KeyboardInterrupt), fenced_write(client, "a", token=token(5)) as r:
+        reply = r.incr("n")
+    assert client.echo("mine") == b"mine"
+    with pytest.raises(errors.FencingError, match="KeyboardInterrupt"):
+        _ = reply.value
+
+    async def main() -> None:
+        apool = redis.asyncio.ConnectionPool.from_url(valkey_url, connection_class=Cancelled, max_connections=1)
+        async with redis.asyncio.Redis.from_pool(apool) as over_asyncio:
+            await over_asyncio.ping()  # connected: the handshake is the client's own affair
+            Cancelled.armed = True
+            with pytest.raises(asyncio.CancelledError):
+                await raise_fence(over_asyncio, "a", token=token(5))
+            assert await over_asyncio.echo("mine") == b"mine"
+
+    asyncio.run(main())
+
+
 def test_a_refusal_a_failed_body_and_a_failed_effect_give_the_connection_back(valkey_url: str) -> None:
     client = redis.Redis(connection_pool=redis.ConnectionPool.from_url(valkey_url, max_connections=1))
     raise_fence(client, "a", token=token(5))

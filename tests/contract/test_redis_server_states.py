@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from support.proxy import Proxy
 from support.redis_calls import Asyncio, Blocking, Calls, token
 from support.waiting import eventually
 
@@ -71,17 +75,12 @@ def test_too_few_replicas(calls: Calls, plain: redis.Redis) -> None:
 
 
 def test_a_save_that_failed(calls: Calls, plain: redis.Redis, server: Valkey) -> None:
-    from pathlib import Path
-
     plain.config_set("save", "3600 1")
     plain.config_set("rdb-key-save-delay", 10**7)
     plain.bgsave()
 
     def child() -> str:
         return Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().strip()
-
-    import os
-    import signal
 
     os.kill(int(eventually(child, "the server has a child that saves")), signal.SIGKILL)
     eventually(lambda: plain.info("persistence")["rdb_last_bgsave_status"] == "err", "the save has failed")
@@ -313,6 +312,42 @@ def test_a_promoted_replica_keeps_what_was_acknowledged(
     replica.replica_of(None)
     with pytest.raises(errors.StaleTokenError):
         Blocking(replica.url).write(lambda r: r.set("x", "stale"), "a", token=token(5))
+
+
+def test_a_repeated_question_waits_for_the_replica_too(
+    plain: redis.Redis, server: Valkey, valkey_server: Start
+) -> None:
+    """On the new connection nothing has been written: without a write of its own, WAIT would be content at once."""
+    replica = valkey_server()
+    acknowledging(server, replica)
+    with Proxy(server.port) as proxy:
+        durable = Blocking(proxy.url, durability="wait:1:300")
+        proxy.lose_reply(b"EVALSHA")
+        assert durable.write(lambda r: r.incr("n"), "a", token=token(5)).value == 1
+        os.kill(replica.pid, signal.SIGSTOP)
+        try:
+            for lost in (proxy.lose_reply, proxy.lose_request):
+                lost(b"EVALSHA")
+                with pytest.raises(errors.OutcomeUnknownError, match="0 of 1"):
+                    durable.write(lambda r: r.incr("n"), "a", token=token(5))
+            proxy.lose_reply(b"EVALSHA")
+            with pytest.raises(errors.OutcomeUnknownError, match="0 of 1"):
+                durable.raise_fence("a", token=token(5))
+        finally:
+            os.kill(replica.pid, signal.SIGCONT)
+        assert durable.write(lambda r: r.incr("n"), "a", token=token(5)).value == 4
+
+
+def test_a_lost_answer_to_wait_is_asked_for_again(plain: redis.Redis, server: Valkey, valkey_server: Start) -> None:
+    acknowledging(server, valkey_server())
+    with Proxy(server.port) as proxy:
+        durable = Blocking(proxy.url, durability="wait:1:5000", client={"socket_timeout": 10})
+        proxy.lose_reply(b"\r\nWAIT\r\n")
+        assert durable.write(lambda r: r.incr("n"), "a", token=token(5)).value == 1
+        proxy.lose_reply(b"\r\nWAIT\r\n", times=20)
+        with pytest.raises(errors.OutcomeUnknownError):
+            durable.write(lambda r: r.incr("n"), "a", token=token(5))
+    assert plain.get("n") == b"2"
 
 
 def test_diagnosis_names_what_is_not_assured(calls: Calls, plain: redis.Redis, server: Valkey) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
@@ -25,6 +25,9 @@ def test_mark_and_data_share_a_slot(resource: str, name: str) -> None:
 
 
 @given(names, names)
+@example("{", "%7B")
+@example("a}b", "a%7Db")
+@example("%", "%25")
 def test_two_resources_never_share_a_mark(one: str, other: str) -> None:
     assert (mark_key(one) == mark_key(other)) == (one == other)
 

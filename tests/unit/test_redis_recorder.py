@@ -71,9 +71,10 @@ def test_a_value_that_redis_cannot_take_is_refused_at_its_line(recorder: Recorde
 
 def test_values_are_taken_as_they_are_at_that_moment(recorder: Recorder, tape: Tape) -> None:
     buffer = bytearray(b"before")
-    recorder.set("k", memoryview(buffer))
+    recorder.set(memoryview(buffer), memoryview(buffer))
     buffer[:] = b"after!"
-    assert word(b"before") in tape.words
+    assert tape.keys == [word(b"before")]
+    assert tape.words[2:] == [word(b"before")] * 2
 
 
 def test_a_name_that_is_no_text_is_refused(recorder: Recorder) -> None:
