@@ -152,6 +152,20 @@ def test_a_replica(calls: Calls, plain: redis.Redis, server: Valkey, valkey_serv
         write(calls)
 
 
+@pytest.mark.parametrize("kind", [Blocking, Asyncio])
+def test_an_address_that_moves_to_the_new_primary_is_asked_again(
+    kind: Callable[..., Calls], plain: redis.Redis, server: Valkey, valkey_server: Start
+) -> None:
+    replica = valkey_server()
+    replica.replica_of(server)
+    with Proxy(replica.port) as proxy, contextlib.closing(kind(proxy.url)) as calls:
+        with pytest.raises(ServerRefusedError, match="read-only replica"):
+            write(calls)
+        proxy.lead_to(server.port)
+        write(calls)
+    assert plain.get("x") == b"after"
+
+
 def test_a_user_without_the_right(plain: redis.Redis, server: Valkey) -> None:
     def user(*rules: str) -> Calls:
         plain.execute_command("ACL", "SETUSER", "u", "reset", "on", ">secret", *rules)

@@ -53,6 +53,10 @@ class Proxy:
         """The same as the address of a Redis database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
 
+    def lead_to(self, port: int) -> None:
+        """From now on, new connections lead to another server: an address that moves with a failover."""
+        self._server = ("127.0.0.1", port)
+
     def lose_request(self, marker: bytes, times: int = 1, then: Callable[[], object] | None = None) -> None:
         """At the next request that contains ``marker`` call ``then`` and close the connections; do not pass it on."""
         self._order("request", marker, times, then)
