@@ -30,7 +30,8 @@ EFFECT = f"""
     @app.task("invoice", lease={LEASE}, retry=Retry(max_attempts=3, base=0))
     def invoice(job):
         say("in", job.id, job.token.value)
-        if hear() == "block":
+        told = hear()
+        if told == "block":
             say("blocked")
             ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
         try:
@@ -39,6 +40,8 @@ EFFECT = f"""
                 dict(n=job.args, token=job.token.value)) and None)
         except errors.StaleTokenError as refused:
             say("refused", refused.presented.value, refused.mark.value)
+            if told == "return":
+                return  # as if nothing had been: now the completion has to be refused
             raise
         say("written", job.token.value)
 """
@@ -93,6 +96,12 @@ def looked_since(tables: Tables, role: str, moment: datetime) -> int:
     )
 
 
+def held_or_looked(tables: Tables, role: str, moment: datetime) -> int:
+    """How many sessions of the role wait for a lock, or have begun a statement after the moment."""
+    waiting = [one for one in tables.sessions(role) if one["wait_event_type"] == "Lock"]
+    return len(waiting) + looked_since(tables, role, moment)
+
+
 # -- beside each other
 
 
@@ -108,7 +117,13 @@ def test_three_processes_materialise_and_work_one_monthly_schedule_and_there_is_
     with worker(tables.dsn, tasks) as one, worker(tables.dsn, tasks) as two, worker(tables.dsn, tasks) as three:
         processes = [one, two, three]
         eventually(lambda: len(tables.sessions("materialise")) == 3, "all three materialise", 30)
-        tables.start_clock(due - timedelta(seconds=1))
+        with psycopg.connect(tables.dsn) as door:
+            # The one that comes first is held before it writes into the ledger, until the others have come too.
+            door.execute("lock table fencing.occurrence in share row exclusive mode")
+            tables.start_clock(due - timedelta(seconds=1))
+            tables.wait_for_session("materialise", waiting=True)
+            met = tables.one("select clock_timestamp()")
+            eventually(lambda: held_or_looked(tables, "materialise", met) == 3, "the others meet it")
 
         def done() -> bool:
             return tables.states() == {"completed": 1}
@@ -294,7 +309,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_is_refused_everywhere_when_i
         process.pause()
         new = taken_over(process, app, tables, number)
         process.resume()
-        process.tell("go on")
+        process.tell("return")
         refused_everywhere(process, tables, number, old, new)
 
 
