@@ -1,43 +1,23 @@
-"""Every decision of the guard, without a socket: what is sent, what an answer means, what is sent again.
-
-A *dialogue* is a generator: it yields requests, and a driver (``_drive``) with a connection, blocking or asyncio, sends
-back the answers and throws in the client's errors. So both kinds of client run the same code.
-"""
+"""A fenced write as a dialogue: what is sent, what an answer means, what is sent again."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final
 
 from redis.exceptions import NoScriptError, ResponseError
 
+from adapters.redis._dialogue import PAUSES, Dialogue
 from adapters.redis._durability import Durability
-from adapters.redis._errors import LOST, ServerRefusedError, nothing_done, unknown, unreachable
-from adapters.redis._keys import mark_key
+from adapters.redis._errors import LOST, nothing_done, unknown, unreachable
+from adapters.redis._reading import as_mark
 from adapters.redis._recorder import Tape
 from adapters.redis._script import LOAD, OnMissing, call
 from adapters.redis._wire import packed
 from adapters.redis._writers import Writer, Writers
-from fencing._law import Mark, Verdict, reject
+from fencing._law import Verdict, reject
 from fencing._token import Token
 from fencing.errors import ContentionError, EffectError, FencingError, MarkMissingError
-
-T = TypeVar("T")
-
-Command: TypeAlias = bytes
-Pause: TypeAlias = float
-Request: TypeAlias = Command | Pause | None
-"""A command to send, and have its answer; seconds to wait; or ``None``: have a connection, return its protocol (2, 3).
-
-What a driver throws in at ``None`` happened before anything was sent. It keeps the connection until that is lost or the
-dialogue ends."""
-
-Dialogue: TypeAlias = Generator[Request, Any, T]
-
-# Before each sending of the same write, in seconds. A lost reply is asked for at most this often, so that a call ends.
-_PAUSES: Final = (0.0, 0.0, 0.1)
 
 # How often a write may meet a mark that has forgotten its writers once more since the question before.
 _CATCH_UPS: Final = 10
@@ -97,7 +77,7 @@ class Write:
 
     def _send(self, writer: Writer | None) -> Dialogue[None]:
         maybe_applied: BaseException | None = None
-        for pause in _PAUSES:
+        for pause in PAUSES:
             again = maybe_applied is not None
             try:
                 if pause:
@@ -187,7 +167,7 @@ class Write:
                 "(fences=, raise_fence)",
                 resource=resource,
             )
-        mark = _as_mark(resource, answer[2:], self._terms.downstream) if len(answer) > 2 else None
+        mark = as_mark(resource, answer[2:], self._terms.downstream) if len(answer) > 2 else None
         reject(_VERDICTS[verdict], resource, self._token, mark, self._terms.downstream)
 
     def _settle(self, tape: Tape, answer: list[Any]) -> None:
@@ -217,45 +197,3 @@ class Write:
                 "failover may lose it",
                 self._terms.downstream,
             )
-
-
-def reading(resource: str, downstream: str) -> Dialogue[Mark | None]:
-    """Read a mark. A lost reply is asked for again: reading changes nothing."""
-    fields = yield from asking(("HMGET", mark_key(resource), "token", "holder", "at"), downstream)
-    return _as_mark(resource, fields, downstream)
-
-
-def _as_mark(resource: str, fields: Sequence[bytes | None], downstream: str) -> Mark | None:
-    """The mark of which these are the token, holder and time."""
-    token, holder, at = fields
-    if token is None:
-        return None
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(at or b""))
-        return Mark(Token.parse(token.decode()), (holder or b"").decode("utf-8", "replace"), moment)
-    except ValueError as exc:
-        raise ServerRefusedError(
-            f"{downstream}: {mark_key(resource)!r} does not hold a mark ({exc}): remove that key, then raise the fence",
-            resource=resource,
-            downstream=downstream,
-        ) from exc
-
-
-def asking(words: tuple[str, ...], downstream: str) -> Dialogue[Any]:
-    """Send a command that only reads, again if its reply is lost. Raises translated errors."""
-    lost: BaseException | None = None
-    for pause in _PAUSES:
-        try:
-            if pause:
-                yield pause
-            yield None
-            return (yield packed(*words))
-        except LOST as exc:
-            lost = exc
-        except ResponseError as exc:
-            said = nothing_done(exc, downstream)
-            raise (
-                said or FencingError(f"{downstream} answered {words[0]} with: {exc}", downstream=downstream)
-            ) from exc
-    assert lost is not None
-    raise unreachable(lost, downstream) from lost

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
-from adapters.redis._core import Dialogue, asking
+from adapters.redis._dialogue import Dialogue
 from adapters.redis._durability import Durability
+from adapters.redis._reading import asking
 from fencing import Finding
 from fencing.errors import FencingError
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from adapters.redis._core import Dialogue
+from adapters.redis._dialogue import Dialogue
 from adapters.redis._errors import LOST
 
 T = TypeVar("T")

@@ -13,10 +13,12 @@ import redis.asyncio
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
-from adapters.redis._core import Dialogue, Terms, Write, reading
+from adapters.redis._core import Terms, Write
 from adapters.redis._diagnose import diagnosing
+from adapters.redis._dialogue import Dialogue
 from adapters.redis._drive import drive, drive_async
 from adapters.redis._durability import Durability
+from adapters.redis._reading import reading
 from adapters.redis._recorder import Recorder, Tape
 from adapters.redis._writers import Writers
 from fencing import Finding, Mark, Token
