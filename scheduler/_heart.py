@@ -31,7 +31,7 @@ class Heart:
         self._owner = owner
 
     def run_once(self) -> float | None:
-        """Renew once. An unknown reply extends nothing."""
+        """Renew once. An unknown reply extends nothing, and neither does a row that somebody else has locked."""
         due = [
             held
             for held in list(self._work.held.values())
@@ -48,9 +48,10 @@ class Heart:
                 [(held.claimed.id, held.claimed.token, held.task.lease) for held in due],
             )
         for held in due:
-            if held.claimed.token in kept:
+            extended = kept.get(held.claimed.token)
+            if extended:
                 held.lease.extend(sent + held.task.lease)
-            elif held.claimed.token in self._work.held and not held.lease.ended:
+            elif extended is None and held.claimed.token in self._work.held and not held.lease.ended:
                 log.warning("job %d: its lease is lost (token %d)", held.claimed.id, held.claimed.token)
                 held.lease.lose()
         return None

@@ -124,11 +124,12 @@ class _Nothing:
 
 def renew(
     connection: Connection, statements: Statements, owner: str, leases: Sequence[tuple[int, int, float]]
-) -> set[int]:
-    """Extend the leases of jobs, given as (id, token, seconds); return the tokens that are still held."""
+) -> dict[int, bool]:
+    """Extend the leases of jobs, given as (id, token, seconds); return by token what is still held: True where it was
+    extended, False where nothing is known because somebody else has locked the row."""
     ids, tokens, seconds = (list(column) for column in zip(*sorted(leases), strict=True))
     parameters = {"owner": owner, "ids": ids, "tokens": tokens, "leases": seconds}
-    return {row[0] for row in connection.execute(statements["renew"], parameters)}
+    return {row[0]: row[1] for row in connection.execute(statements["renew"], parameters)}
 
 
 def rescue(

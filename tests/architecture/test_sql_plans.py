@@ -222,7 +222,7 @@ def test_settling_looks_up_each_job_by_its_key(full: Tables, statistics: str, ha
 
 def test_renewing_looks_up_each_job_by_its_key(full: Tables, statistics: str, hand: Hand) -> None:
     jobs = hand.claim(BATCH)
-    assert len(hand.renew(*jobs)) == BATCH
+    assert hand.renew(*jobs) == {job.token: True for job in jobs}
     (plan,) = plans_of(hand.on("heart")).values()
     on_indexes(plan, {"job_pkey": "id", "job_leased": "id"})
 

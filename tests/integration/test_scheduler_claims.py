@@ -190,7 +190,7 @@ def test_only_the_current_holder_settles_and_the_live_holders_outcome_stands(
         ended(old, "ready", "yielded", delay=0.0),
     ):
         assert paused.settle(settlement) == [Settled.LOST]
-    assert paused.renew(old) == set(), "a renewal that comes late revives nothing"
+    assert paused.renew(old) == {}, "a renewal that comes late revives nothing"
     assert tables.job(number) == before
     assert live.complete(new, "new") is Settled.OK
     after = tables.job(number)
@@ -207,7 +207,7 @@ def test_knowing_the_token_is_not_enough_nor_is_being_the_owner(
     holder, thief = hand(owner="holder"), hand(owner="thief")
     job = holder.claim_one()
     assert thief.complete(job) is Settled.LOST
-    assert thief.renew(job) == set()
+    assert thief.renew(job) == {}
     assert holder.complete(job._replace(token=job.token + 1)) is Settled.LOST
     assert tables.states() == {"leased": 1}
     assert holder.complete(job) is Settled.OK
@@ -225,9 +225,9 @@ def test_a_worker_that_claims_its_own_job_again_cannot_settle_or_renew_under_the
     new = worker.claim_one()
     assert (old.id, old.lineage) == (new.id, new.lineage)
     before = tables.job(number)
-    assert worker.renew(old) == set()
+    assert worker.renew(old) == {}
     assert tables.job(number) == before
-    assert worker.renew(old, new) == {new.token}
+    assert worker.renew(old, new) == {new.token: True}
     assert worker.settle(completed(old, "old"), completed(new, "new")) == [Settled.LOST, Settled.OK]
     assert tables.job(number)["result"] == "new"
     assert worker.settle(completed(new, "new"), completed(old, "old")) == [Settled.BEFORE, Settled.LOST]
@@ -375,7 +375,7 @@ def test_a_renewal_extends_the_lease_from_now_and_keeps_token_and_attempt(
     job = worker.claim_one()
     before = tables.job(number)
     tables.move_clock(LEASE - 1)
-    assert worker.renew(job) == {job.token}
+    assert worker.renew(job) == {job.token: True}
     after = tables.job(number)
     assert LEASE - 1 <= (after["lease_until"] - before["lease_until"]).total_seconds() < LEASE + 10
     tables.move_clock(LEASE + 1)
@@ -390,7 +390,7 @@ def test_a_lease_that_ran_out_but_was_not_taken_over_is_still_its_holders(
     worker = hand()
     job = worker.claim_one()
     tables.move_clock(LEASE + 1)
-    assert worker.renew(job) == {job.token}
+    assert worker.renew(job) == {job.token: True}
     assert worker.rescue() == []
     tables.move_clock(3 * LEASE)
     assert worker.complete(job) is Settled.OK

@@ -95,7 +95,7 @@ def test_the_holder_goes_on_under_the_lineage_of_its_claim(tables: Tables, hand:
     pretend_other_server(tables)
     hand.claim_one()
     assert tables.job(held.id)["lineage"] == held.lineage
-    assert hand.renew(held) == {held.token}
+    assert hand.renew(held) == {held.token: True}
     assert hand.complete(held) is Settled.OK
     assert tables.attempts(held.id)[0]["lineage"] == held.lineage
 

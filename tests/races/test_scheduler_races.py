@@ -65,24 +65,33 @@ def lock(door: psycopg.Connection[Any], tables: Tables, number: int) -> None:
     door.execute(f"select from {tables.schema}.job where id = {number} for update".encode())
 
 
-@pytest.mark.parametrize("who", ["settle", "renew"])
-def test_settler_and_heart_take_the_rows_in_one_order_so_that_neither_waits_for_the_other(
-    tables: Tables, hand: Hand, pool: ThreadPoolExecutor, who: str
+def test_a_settlement_takes_the_rows_in_order_so_that_no_two_wait_for_each_other(
+    tables: Tables, hand: Hand, pool: ThreadPoolExecutor
 ) -> None:
     """Whoever waits for the lowest row holds no higher one: the order given does not matter."""
     jobs = sorted(hand.claim(), key=lambda job: job.id, reverse=True)
-    lowest = jobs[-1]
     with psycopg.connect(tables.dsn) as door, psycopg.connect(tables.dsn) as beside:
-        lock(door, tables, lowest.id)
-        pid = hand.on("settle" if who == "settle" else "heart").info.backend_pid
-        work = pool.submit(hand.settle, *map(completed, jobs)) if who == "settle" else pool.submit(hand.renew, *jobs)
+        lock(door, tables, jobs[-1].id)
+        pid = hand.on("settle").info.backend_pid
+        work = pool.submit(hand.settle, *map(completed, jobs))
         wait_until_blocked(tables.dsn, pid)
         for job in jobs[:-1]:
             beside.execute(f"select from {tables.schema}.job where id = {job.id} for update nowait".encode())
         beside.rollback()
         door.rollback()
-        result = work.result(20)
-    assert result in ([Settled.OK] * 6, {job.token for job in jobs})
+        assert work.result(20) == [Settled.OK] * 6
+
+
+def test_a_row_that_somebody_has_locked_costs_neither_its_own_lease_nor_the_others(tables: Tables, hand: Hand) -> None:
+    jobs = hand.claim()
+    locked, *others = jobs
+    before = {job.id: tables.job(job.id)["lease_until"] for job in jobs}
+    with psycopg.connect(tables.dsn) as door:
+        lock(door, tables, locked.id)
+        answer = hand.renew(*jobs)
+        assert answer == {locked.token: False} | {job.token: True for job in others}
+        assert [job.id for job in jobs if tables.job(job.id)["lease_until"] == before[job.id]] == [locked.id]
+    assert hand.renew(locked) == {locked.token: True}
 
 
 def test_a_settlement_that_waits_for_a_rescue_is_lost_when_that_one_commits(
@@ -102,18 +111,14 @@ def test_a_settlement_that_waits_for_a_rescue_is_lost_when_that_one_commits(
     rescuer.close()
 
 
-def test_a_renewal_that_waits_for_a_rescue_revives_nothing(
-    tables: Tables, hand: Hand, pool: ThreadPoolExecutor
-) -> None:
+def test_a_renewal_that_meets_a_rescue_revives_nothing(tables: Tables, hand: Hand) -> None:
     job = hand.claim_one()
     tables.move_clock(LEASE + 1)
     rescuer = Hand(tables.dsn, {"work": LEASE}, owner="rescuer", schema=tables.schema)
-    pid = hand.on("heart").info.backend_pid
     with rescuer.on("rescue").transaction():
         rescuer.rescue()
-        late = pool.submit(hand.renew, job)
-        wait_until_blocked(tables.dsn, pid, by=rescuer.on("rescue").info.backend_pid)
-    assert late.result(20) == set()
+        assert hand.renew(job) == {job.token: False}, "not known yet"
+    assert hand.renew(job) == {}
     assert tables.job(job.id)["status"] == "ready"
     rescuer.close()
 

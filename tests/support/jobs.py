@@ -185,7 +185,7 @@ class Hand:
     def complete(self, job: Claimed, result: object = None) -> Settled:
         return self.settle(completed(job, result))[0]
 
-    def renew(self, *jobs: Claimed) -> set[int]:
+    def renew(self, *jobs: Claimed) -> dict[int, bool]:
         leases = [(job.id, job.token, self._leases[job.task]) for job in jobs]
         return renew(self.on("heart"), self.statements, self.owner, leases)
 
