@@ -145,6 +145,19 @@ def test_a_mistake_says_what_is_wrong_without_a_traceback(arguments: tuple[str, 
     assert "Traceback" not in done.stderr
 
 
+def test_bench_prints_one_ratio_for_each_name(pg_dsn: str) -> None:
+    """With next to no work: the figures say nothing, but everything that would be measured runs."""
+    done = fencing("bench", "scheduler", "--json", "--rounds", "1", "--scale", "0.01", dsn=pg_dsn)
+    assert done.returncode in (0, 1), done.stderr
+    figures = json.loads(done.stdout)
+    assert "drain" in figures
+    for one in figures.values():
+        assert set(one) == {"ours", "base", "ratio", "better", "goal", "ok"}
+        reached = one["ratio"] >= one["goal"] if one["better"] == "higher" else one["ratio"] <= one["goal"]
+        assert one["ok"] == reached
+    assert done.returncode == (0 if all(one["ok"] for one in figures.values()) else 1)
+
+
 def test_a_schema_that_is_not_there_is_said_so(pg_dsn: str) -> None:
     for arguments in (("jobs", "list"), ("doctor",)):
         done = fencing(*arguments, dsn=pg_dsn)

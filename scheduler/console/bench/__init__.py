@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import click
 
 from scheduler.console._options import dsn_option, json_option, print_json, print_table
-from scheduler.console.bench._frame import Bench, Result, measure
-from scheduler.console.bench.guards import BENCHES as GUARDS
-from scheduler.console.bench.scheduler import BENCHES as SCHEDULER
+from scheduler.console.bench._frame import Bench, Result, Servers, measure
 
 __all__ = ["bench"]
 
-GROUPS: dict[str, list[Bench]] = {"scheduler": SCHEDULER, "guards": GUARDS}
+GROUPS = ("scheduler", "guards")
+"""Each is a module here with a list ``BENCHES``, imported when it is asked for: it may need an extra."""
 
 
 @click.command()
-@click.argument("groups", nargs=-1, type=click.Choice(list(GROUPS)))
+@click.argument("groups", nargs=-1, type=click.Choice(GROUPS))
 @click.option("--only", multiple=True, metavar="NAME", help="Run these benchmarks only.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds; in each, ours and the baseline take turns.")
 @click.option("--scale", default=1.0, show_default=True, help="A part of the full amount of work, for a quick look.")
 @dsn_option
+@click.option("--redis", metavar="URL", help="A Redis or Valkey server to use instead of an embedded one.")
 @json_option
 def bench(
-    groups: tuple[str, ...], only: tuple[str, ...], rounds: int, scale: float, dsn: str | None, as_json: bool
+    groups: tuple[str, ...],
+    only: tuple[str, ...],
+    rounds: int,
+    scale: float,
+    dsn: str | None,
+    redis: str | None,
+    as_json: bool,
 ) -> None:
-    """Measure against baselines on an embedded server, or the one given with --dsn (in schemas of its own).
+    """Measure against baselines on embedded servers, or on those given (in schemas and under keys of its own).
 
     Prints the median and the spread of each. Exit status 1 if a goal was missed.
     """
-    chosen = [one for group in groups or GROUPS for one in GROUPS[group] if not only or one.name in only]
-    if not chosen:
-        known = ", ".join(one.name for group in GROUPS.values() for one in group)
-        raise click.UsageError(f"no benchmark is called {' or '.join(only)} (known: {known})")
+    known = {one.name: one for group in groups or GROUPS for one in _benches(group)}
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise click.UsageError(f"no benchmark here is called {' or '.join(unknown)} (known: {', '.join(known)})")
     if rounds < 1 or scale <= 0:
         raise click.UsageError("--rounds is at least 1 and --scale above 0")
-    results = measure(chosen, rounds, scale, dsn, lambda line: click.echo(line, err=True))
+    chosen = [one for name, one in known.items() if not only or name in only]
+    with Servers(dsn, redis) as servers:
+        results = measure(chosen, rounds, scale, servers, lambda line: click.echo(line, err=True))
     if as_json:
         print_json({result.bench.name: result.as_json() for result in results})
     else:
         _print(results)
     sys.exit(0 if all(result.ok for result in results) else 1)
+
+
+def _benches(group: str) -> list[Bench]:
+    benches: list[Bench] = importlib.import_module(f"{__name__}.{group}").BENCHES
+    return benches
 
 
 def _print(results: list[Result]) -> None:
@@ -51,10 +65,10 @@ def _print(results: list[Result]) -> None:
             [
                 result.bench.name,
                 result.bench.unit,
-                f"{result.ours:,.0f}",
-                f"{min(result.all_ours):,.0f}-{max(result.all_ours):,.0f}",
-                f"{result.base:,.0f}",
-                f"{min(result.all_base):,.0f}-{max(result.all_base):,.0f}",
+                f"{result.ours:,.4g}",
+                f"{min(result.all_ours):,.4g}-{max(result.all_ours):,.4g}",
+                f"{result.base:,.4g}",
+                f"{min(result.all_base):,.4g}-{max(result.all_base):,.4g}",
                 f"{result.ratio:.2f}",
                 f"{'≥' if result.bench.better == 'higher' else '≤'} {result.bench.goal:.2f}",
                 "ok" if result.ok else "MISSED",

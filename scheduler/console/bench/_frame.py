@@ -1,17 +1,67 @@
-"""The frame: rounds in which ours and the baseline take turns on one server; medians, spread and the ratio."""
+"""The frame: rounds in which ours and the baseline take turns on the same servers; medians, spread and the ratio."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, Self
 
-from scheduler.console.embedded import Postgres
+from scheduler.console.embedded import Postgres, SmtpSink, Valkey
 
-Measure = Callable[[str, float], float]
-"""Takes the server's connection string and the scale; returns the figure, in the benchmark's unit."""
+
+class Servers:
+    """The servers of one run, each started when a benchmark first asks for it; those that were given are used instead.
+
+    A context manager: what it started ends with the block.
+    """
+
+    def __init__(self, postgres: str | None = None, redis: str | None = None) -> None:
+        self._postgres, self._redis = postgres, redis
+        self._started = ExitStack()
+
+    @cached_property
+    def postgres(self) -> str:
+        """The ``postgresql://`` address of a database."""
+        return self._postgres or self._started.enter_context(Postgres()).dsn()
+
+    @cached_property
+    def redis(self) -> str:
+        """The ``redis://`` address of a server."""
+        return self._redis or self._started.enter_context(Valkey()).url
+
+    @cached_property
+    def smtp(self) -> SmtpSink:
+        """A mail server that keeps what it is sent, on a thread of this process."""
+        return self._started.enter_context(SmtpSink())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
+
+
+Measure = Callable[[Servers, float], float]
+"""Takes the servers and the scale (1 is the full amount of work); returns the figure, in the benchmark's unit."""
+
+Pair = Callable[[Servers, float, bool], tuple[float, float]]
+"""One round: takes the servers, the scale and whether ours goes first; returns the figures (ours, baseline)."""
+
+
+def in_turn(ours: Measure, base: Measure) -> Pair:
+    """Return the round that runs one after the other."""
+
+    def pair(servers: Servers, scale: float, ours_first: bool) -> tuple[float, float]:
+        if ours_first:
+            first = ours(servers, scale)
+            return first, base(servers, scale)
+        second = base(servers, scale)
+        return ours(servers, scale), second
+
+    return pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +73,7 @@ class Bench:
     unit: str
     better: Literal["higher", "lower"]
     goal: float
-    ours: Measure
-    base: Measure
+    pair: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +113,21 @@ class Result:
             "better": self.bench.better,
             "goal": self.bench.goal,
             "ok": self.ok,
-            "unit": self.bench.unit,
-            "rounds": {"ours": [round(x, 3) for x in self.all_ours], "base": [round(x, 3) for x in self.all_base]},
         }
 
 
 def measure(
-    benches: Sequence[Bench], rounds: int, scale: float, dsn: str | None, progress: Callable[[str], None]
+    benches: Sequence[Bench], rounds: int, scale: float, servers: Servers, progress: Callable[[str], None]
 ) -> list[Result]:
     """Run every benchmark ``rounds`` times, ours and the baseline alternating; who goes first alternates too."""
     figures: dict[str, tuple[list[float], list[float]]] = {one.name: ([], []) for one in benches}
-    with _server(dsn) as address:
-        for number in range(rounds):
-            for one in benches:
-                ours, base = figures[one.name]
-                if number % 2:
-                    base.append(one.base(address, scale))
-                    ours.append(one.ours(address, scale))
-                else:
-                    ours.append(one.ours(address, scale))
-                    base.append(one.base(address, scale))
-                progress(
-                    f"round {number + 1}/{rounds} {one.name}: ours {ours[-1]:,.0f}, baseline {base[-1]:,.0f} {one.unit}"
-                )
+    for number in range(rounds):
+        for one in benches:
+            ours, base = one.pair(servers, scale, number % 2 == 0)
+            figures[one.name][0].append(ours)
+            figures[one.name][1].append(base)
+            progress(
+                f"round {number + 1}/{rounds} {one.name}: ours {ours:,.4g}, baseline {base:,.4g} {one.unit}, "
+                f"ratio {ours / base:.2f}"
+            )
     return [Result(one, *figures[one.name]) for one in benches]
-
-
-@contextmanager
-def _server(dsn: str | None) -> Iterator[str]:
-    if dsn:
-        yield dsn
-        return
-    with Postgres() as server:
-        yield server.dsn()

@@ -11,7 +11,7 @@ import sqlalchemy
 
 from adapters.sql import create_all
 from fencing import Token, fenced_write
-from scheduler.console.bench._frame import Bench
+from scheduler.console.bench._frame import Bench, Servers, in_turn
 
 WRITES = 1_500
 ROWS = 1_000
@@ -42,21 +42,21 @@ def _run(dsn: str, scale: float, write: Callable[[psycopg.Connection[tuple[objec
     return writes / elapsed
 
 
-def _fenced(dsn: str, scale: float) -> float:
+def _fenced(servers: Servers, scale: float) -> float:
     def write(connection: psycopg.Connection[tuple[object, ...]], account: int) -> None:
         token = Token(next(_values), "bench", "bench")
         with connection.transaction(), fenced_write(connection, f"account/{account}", token=token):
             connection.execute(_UPDATE, (account,))
 
-    return _run(dsn, scale, write)
+    return _run(servers.postgres, scale, write)
 
 
-def _plain(dsn: str, scale: float) -> float:
+def _plain(servers: Servers, scale: float) -> float:
     def write(connection: psycopg.Connection[tuple[object, ...]], account: int) -> None:
         with connection.transaction():
             connection.execute(_UPDATE, (account,))
 
-    return _run(dsn, scale, write)
+    return _run(servers.postgres, scale, write)
 
 
 BENCHES = [
@@ -66,7 +66,6 @@ BENCHES = [
         "writes/s",
         "higher",
         0.70,
-        _fenced,
-        _plain,
+        in_turn(_fenced, _plain),
     )
 ]

@@ -1,0 +1,85 @@
+"""Draining: a worker against a loop written by hand."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+
+from scheduler import Job, Scheduler
+from scheduler.console.bench._frame import Servers
+
+JOBS = 30_000
+SCHEMA = "fencing_bench"
+BATCH = 100
+
+# The least that a fenced queue can be: one table, a claim with SKIP LOCKED, a completion that checks owner and token.
+_RAW_TABLE = """
+drop table if exists fencing_bench_raw;
+create table fencing_bench_raw (
+    id bigint generated always as identity primary key, due_at timestamptz not null,
+    status text not null default 'ready',
+    owner text, token bigint not null default 0, lease_until timestamptz, payload jsonb not null);
+create index on fencing_bench_raw (due_at, id) where status = 'ready'
+"""
+_RAW_SEED = """
+insert into fencing_bench_raw (due_at, payload)
+select now() - interval '1 hour' + i * interval '1 millisecond', jsonb_build_object('n', i)
+from generate_series(1, %s) i
+"""
+_RAW_CLAIM = """
+update fencing_bench_raw set status = 'leased', owner = %s, token = token + 1, lease_until = now() + interval '30 s'
+where id = any(array(select id from fencing_bench_raw where status = 'ready' and due_at <= now() order by due_at, id
+    limit %s for update skip locked))
+returning id, token, payload
+"""
+_RAW_COMPLETE = """
+update fencing_bench_raw r set status = 'done', lease_until = null from unnest(%s::bigint[], %s::bigint[]) u(id, token)
+where r.id = u.id and r.token = u.token and r.owner = %s and r.status = 'leased'
+returning r.id
+"""
+
+
+def ours(servers: Servers, scale: float) -> float:
+    jobs = int(JOBS * scale)
+    with psycopg.connect(servers.postgres, autocommit=True) as connection:
+        connection.execute(f"drop schema if exists {SCHEMA} cascade")
+        app = Scheduler(servers.postgres, schema=SCHEMA)
+        app.migrate()
+        app.task("no-op")(_no_op)
+        app.enqueue_many("no-op", ({"n": number} for number in range(jobs)))
+        connection.execute(f"vacuum analyze {SCHEMA}.job")
+        connection.execute("checkpoint")
+        began = time.perf_counter()
+        counts = app.run_until_idle()
+        elapsed = time.perf_counter() - began
+        app.close()
+        connection.execute(f"drop schema {SCHEMA} cascade")
+    if counts.completed != jobs:
+        raise RuntimeError(f"{counts.completed} of {jobs} jobs were completed: the figure would be worth nothing")
+    return jobs / elapsed
+
+
+def _no_op(job: Job) -> None:
+    """Do nothing."""
+
+
+def base(servers: Servers, scale: float) -> float:
+    jobs = int(JOBS * scale)
+    with psycopg.connect(servers.postgres, autocommit=True) as connection:
+        connection.execute(_RAW_TABLE)
+        connection.execute(_RAW_SEED, (jobs,))
+        connection.execute("vacuum analyze fencing_bench_raw")
+        connection.execute("checkpoint")
+        connection.prepare_threshold = 0
+        connection.execute("set plan_cache_mode = force_generic_plan")
+        done = 0
+        began = time.perf_counter()
+        while rows := connection.execute(_RAW_CLAIM, ("raw", BATCH)).fetchall():
+            settled = connection.execute(_RAW_COMPLETE, ([row[0] for row in rows], [row[1] for row in rows], "raw"))
+            done += len(settled.fetchall())
+        elapsed = time.perf_counter() - began
+        connection.execute("drop table fencing_bench_raw")
+    if done != jobs:
+        raise RuntimeError(f"{done} of {jobs} jobs were completed: the figure would be worth nothing")
+    return jobs / elapsed
