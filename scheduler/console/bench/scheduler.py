@@ -9,8 +9,7 @@ BENCHES = [
     Bench(
         "drain",
         "no-op jobs drained by one worker process, tokens and attempt rows and all, against a psycopg loop "
-        "with SKIP LOCKED, "
-        "batch 100 and a fenced batch completion, same durability",
+        "with SKIP LOCKED, batch 100 and a fenced batch completion, same durability",
         "jobs/s",
         "higher",
         1.0,
@@ -18,7 +17,8 @@ BENCHES = [
     ),
     Bench(
         "occurrences",
-        f"{_occurrences.OCCURRENCES} occurrences of a rule in a zone with clock changes, against croniter alone on local times",
+        f"{_occurrences.OCCURRENCES} occurrences of a rule in a zone with clock changes, against "
+        "croniter alone on local times",
         "µs/rule",
         "lower",
         1.3,
