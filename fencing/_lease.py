@@ -42,6 +42,7 @@ class Lease:
         self._deadline = deadline
         self._ended: str | None = None
         self._gone = False
+        self._why = ""
         self._lost: threading.Event | None = None
 
     def __repr__(self) -> str:
@@ -84,8 +85,9 @@ class Lease:
         """
         self.ensure_not_ended()
         if self.expire_if_due():
+            cause = f", {self._why}" if self._why else ""
             raise LeaseLostError(
-                f"the lease on {self.name!r} ({self.token}) is lost: stop here; writes under it will be refused",
+                f"the lease on {self.name!r} ({self.token}) is lost{cause}: stop here; writes under it will be refused",
                 presented=self.token,
                 holder=self.holder,
             )
@@ -113,8 +115,10 @@ class Lease:
             self.lose()
         return self.is_lost
 
-    def lose(self) -> None:
-        """For issuers: the lease is gone; set ``lost``."""
+    def lose(self, why: str = "") -> None:
+        """For issuers: the lease is gone; set ``lost``. ``why``, where it is known, is shown by :meth:`ensure`."""
+        # Before the flag: whoever sees that it is lost finds the cause.
+        self._why = self._why or why
         self._gone = True
         if self._lost is not None:
             self._lost.set()

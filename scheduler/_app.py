@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from fencing import Lease
 from scheduler import _migrate
+from scheduler._acts import Ending, Outside, checked_reason, end_one
 from scheduler._catch_up import CatchUp
 from scheduler._connect import Database, Link
 from scheduler._dst import Fold, Gap
@@ -237,6 +238,38 @@ class Scheduler:
         rows = [(queue, name, json.loads(checked_args(task, one)), priority, due, attempts) for one in args]
         with self._here().link.use("enqueue many") as own:
             return copy_jobs(own, self._statements, rows) if rows else 0
+
+    def cancel(self, job_id: int, *, reason: str, actor: str | None = None) -> Outside:
+        """End a job as ``cancelled``, whether it waits or runs; return what it was.
+
+        A running job is taken from its holder: its lease is lost (``job.lease.lost``, ``ensure()`` raises with the
+        cause), its settlement is refused, and its declared fences (``fences=``) are raised to a token that is drawn
+        for this, so that its writes end. They are raised before this returns where this process knows the task;
+        otherwise, or where a downstream does not answer, by the workers. Nothing interrupts the handler itself.
+
+        ``reason`` and ``actor`` (default: this process) are kept in the audit. Raises :class:`UnknownJobError` where
+        there is no such job, :class:`JobStateError` where it has ended already.
+        """
+        return self._end(job_id, "cancelled", reason, actor)
+
+    def bury(self, job_id: int, *, reason: str, actor: str | None = None) -> Outside:
+        """End a job as ``dead`` from outside; everything else is as in :meth:`cancel`.
+
+        A dead job shows up in ``fencing dead list`` and can be replayed.
+        """
+        return self._end(job_id, "dead", reason, actor)
+
+    def _end(self, job_id: int, state: Ending, reason: str, actor: str | None) -> Outside:
+        here = self._here()
+        return end_one(
+            here.link,
+            self._statements,
+            job_id,
+            state,
+            actor=check_name("actor", actor if actor is not None else here.owner),
+            reason=checked_reason(reason),
+            tasks=self._tasks,
+        )
 
     def lease(self, name: str, *, ttl: float, wait: float = 0) -> AbstractContextManager[Lease]:
         """Hold the named lease for the ``with`` block, renewed in the background, released by its token at the end.

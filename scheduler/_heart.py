@@ -6,9 +6,9 @@ import time
 
 from fencing._lease import lease_clock
 from scheduler._connect import Link
-from scheduler._held import Work
+from scheduler._held import Held, Work
 from scheduler._loop import log
-from scheduler._postgres import renew
+from scheduler._postgres import renew, why_revoked
 from scheduler._sql import Statements
 
 RENEW_AT = 0.75
@@ -32,10 +32,12 @@ class Heart:
 
     def run_once(self) -> float | None:
         """Renew once. An unknown reply extends nothing, and neither does a row that somebody else has locked."""
+        doubted = self._work.take_doubted()
         due = [
             held
             for held in list(self._work.held.values())
-            if held.lease.remaining() <= held.task.lease * RENEW_AT and not held.lease.is_lost
+            if (held.lease.remaining() <= held.task.lease * RENEW_AT or held.claimed.token in doubted)
+            and not held.lease.is_lost
         ]
         if not due:
             return None
@@ -47,14 +49,33 @@ class Heart:
                 self._owner,
                 [(held.claimed.id, held.claimed.token, held.task.lease) for held in due],
             )
+        missing = []
         for held in due:
             extended = kept.get(held.claimed.token)
             if extended:
                 held.lease.extend(sent + held.task.lease)
             elif extended is None and held.claimed.token in self._work.held and not held.lease.ended:
-                log.warning("job %d: its lease is lost (token %d)", held.claimed.id, held.claimed.token)
-                held.lease.lose()
+                missing.append(held)
+        if missing:
+            self._lose(missing)
         return None
+
+    def _lose(self, missing: list[Held]) -> None:
+        """Tell the holders, with the cause where it is known; without it where nobody answers."""
+        whys: dict[int, str] = {}
+        try:
+            with self._link.use("ask why leases are lost") as connection:
+                whys = why_revoked(connection, self._statements, [held.claimed.token for held in missing])
+        finally:
+            for held in missing:
+                why = whys.get(held.claimed.token, "")
+                log.warning(
+                    "job %d: its lease is lost (token %d)%s",
+                    held.claimed.id,
+                    held.claimed.token,
+                    f": {why}" if why else "",
+                )
+                held.lease.lose(why)
 
 
 class Watch:

@@ -47,7 +47,7 @@ class Work:
     The two deques are popped and appended without a lock (each operation is atomic); ``arrived`` and ``ended_some``
     only wake whoever sleeps. ``held`` keeps every job by token until its settlement is confirmed, so that its lease
     is renewed for so long. ``settled`` counts the batches that were settled: a handler may have enqueued something
-    before each of them.
+    before each of them. ``doubted``: tokens that are said to be revoked; the heart asks.
     """
 
     waiting: deque[Held] = field(default_factory=deque)
@@ -56,6 +56,7 @@ class Work:
     counts: Counts = field(default_factory=Counts)
     arrived: threading.Condition = field(default_factory=threading.Condition)
     ended_some: threading.Event = field(default_factory=threading.Event)
+    doubted: set[int] = field(default_factory=set)
     draining: bool = False
     settled: int = 0
     _finished: int = 0
@@ -66,6 +67,11 @@ class Work:
     def running(self) -> int:
         """How many jobs are neither waiting for a thread nor settled."""
         return max(0, len(self.held) - len(self.waiting))
+
+    def take_doubted(self) -> set[int]:
+        """Return the doubted tokens, and doubt them no longer."""
+        doubted, self.doubted = self.doubted, set()
+        return doubted
 
     def finish(self, settlement: Settlement) -> None:
         """Hand an attempt that ended to the settler."""

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from fencing import Lease, Token
+from scheduler._store import Claimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,23 @@ class Job:
     def token(self) -> Token:
         """The fencing token of this attempt: what ``fenced_write`` shows to the downstream."""
         return self.lease.token
+
+
+def job_of(claimed: Claimed, lease: Lease) -> Job:
+    """Return what a handler is given for a claimed job."""
+    return Job(
+        claimed.id,
+        claimed.task,
+        claimed.args,
+        claimed.due_at,
+        claimed.attempt,
+        lease,
+        claimed.key or f"job/{claimed.id}",
+        claimed.queue,
+        claimed.priority,
+        claimed.schedule,
+        claimed.nominal,
+    )
 
 
 class Enqueued(NamedTuple):

@@ -1,4 +1,7 @@
-"""The listener: wakes the claimer when a job was enqueued. A hint only; polling is the base."""
+"""The listener: wakes the claimer when a job was enqueued, and the heart when one was revoked.
+
+A hint only; polling is the base.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,36 @@ from scheduler._connect import Database, translated
 class Listener:
     """Waits on one connection for notifications. A connection that died is noticed and opened again by the loop."""
 
-    def __init__(self, database: Database, channel: str, queues: tuple[str, ...], on_due: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        channel: str,
+        queues: tuple[str, ...],
+        on_due: Callable[[], None],
+        revoked_channel: str,
+        on_revoked: Callable[[int], None],
+    ) -> None:
         self._database = database
         self._channel = channel
         self._queues = queues
         self._on_due = on_due
+        self._revoked_channel = revoked_channel
+        self._on_revoked = on_revoked
         self._stopping = False
 
     def run_once(self) -> float | None:
         """Listen until told to stop or the connection breaks."""
         with translated("listen"), self._database.connect("listener") as connection:
             connection.execute(f'listen "{self._channel}"')
+            connection.execute(f'listen "{self._revoked_channel}"')
             # Between the last look and the LISTEN, something may have come.
             self._on_due()
             while not self._stopping:
                 for note in connection.notifies(timeout=1.0):
-                    if note.payload in self._queues:
+                    if note.channel == self._revoked_channel:
+                        if note.payload.isdecimal():
+                            self._on_revoked(int(note.payload))
+                    elif note.payload in self._queues:
                         self._on_due()
                     if self._stopping:
                         break

@@ -12,10 +12,11 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from fencing import Token
 from scheduler._connect import Connection
 from scheduler._issuer import ensure_current
 from scheduler._sql import Statements
-from scheduler._store import Claimed, Rescued, Settled, Settlement, Taken
+from scheduler._store import Claimed, Rescued, Revoked, Settled, Settlement, Taken
 from scheduler.errors import IssuerError, NotMigratedError
 
 RESCUE_BATCH = 100
@@ -114,6 +115,34 @@ def _ends(settlements: Sequence[Settlement]) -> str:
     )
 
 
+def revoke(
+    connection: Connection, statements: Statements, settlements: Sequence[Settlement], actor: str
+) -> list[Revoked]:
+    """Take running jobs away from their holders, in the caller's transaction, which has locked them (``job_lock``).
+
+    Each settlement names a job, the token that it has now, and where it goes; its outcome is one that no holder gives
+    itself (``cancelled``, ``buried``, ``overran``), or the old holder would take it for its own. A job that is missing
+    in the answer is not running under that token. After the commit the caller raises the fences, or leaves that to the
+    workers: see :mod:`scheduler._fences`.
+    """
+    if not settlements:
+        return []
+    parameters = {**_who(actor, settlements), "actor": actor, "ends": _ends(settlements)}
+    for _ in range(3):
+        rows = connection.execute(statements["revoke"], parameters).fetchall()
+        if not rows:
+            raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
+        issuer = rows[0][1]
+        if rows[0][0]:
+            return [
+                Revoked(number, task, Token(token, issuer, lineage), revoked, owner)
+                for _, _, number, task, token, lineage, revoked, owner, _ in rows
+                if number is not None
+            ]
+        ensure_current(connection, statements)
+    raise _restless()
+
+
 class _Nothing:
     """Stands in for a transaction where a single statement is one by itself."""
 
@@ -171,6 +200,12 @@ def release_lease(connection: Connection, statements: Statements, owner: str, na
 def live_tokens(connection: Connection, statements: Statements, tokens: Sequence[int]) -> set[int]:
     """Return which of the tokens belong to a lease of this scheduler that has not run out."""
     return {row[0] for row in connection.execute(statements["live_tokens"], {"tokens": list(tokens)})}
+
+
+def why_revoked(connection: Connection, statements: Statements, tokens: Sequence[int]) -> dict[int, str]:
+    """Return, of tokens whose lease is lost, why those were taken away that somebody took away."""
+    rows = connection.execute(statements["revocations_why"], {"tokens": list(tokens)})
+    return {token: f"{outcome} by {actor}: {reason}" for token, outcome, actor, reason in rows}
 
 
 def copy_jobs(connection: Connection, statements: Statements, rows: Sequence[tuple[Any, ...]]) -> int:

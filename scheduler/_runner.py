@@ -15,7 +15,7 @@ from fencing._lease import holding
 from fencing.errors import ContentionError, StaleTokenError
 from scheduler._claim import yield_delay
 from scheduler._held import Held, Work
-from scheduler._job import Job
+from scheduler._job import Job, job_of
 from scheduler._json import json_text, storable
 from scheduler._loop import log
 from scheduler._retry import Bury, RetryIn
@@ -36,6 +36,10 @@ class AsyncRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+
+    def wait_for(self, value: Any) -> Any:
+        """Run any awaitable to its end; return anything else as it is. As :meth:`run`."""
+        return self.run(_awaited(value)) if inspect.isawaitable(value) else value
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run ``coroutine`` to its end on the loop, called from another thread.
@@ -80,19 +84,7 @@ class Runner:
             self._end(held, Settlement(claimed.id, claimed.token, "ready", "returned"))
             return
         held.started = time.monotonic()
-        job = Job(
-            claimed.id,
-            claimed.task,
-            claimed.args,
-            claimed.due_at,
-            claimed.attempt,
-            lease,
-            claimed.key or f"job/{claimed.id}",
-            claimed.queue,
-            claimed.priority,
-            claimed.schedule,
-            claimed.nominal,
-        )
+        job = job_of(claimed, lease)
         try:
             if history.recording():
                 history.emit(history.Event("start", "done", lease.holder, "scheduler", (lease.name,), str(lease.token)))
@@ -132,30 +124,24 @@ class Runner:
         """Raise the job's marks; return False if another live holder has one of them, or a newer one was there."""
         fences = held.task.fences
         assert fences is not None
-        declared = fences(job)
-        if inspect.isawaitable(declared):
-            declared = self._async.run(_awaited(declared))
-        declared = [(target, resources) for target, *resources in declared]
+        declared = [(target, resources) for target, *resources in self._async.wait_for(fences(job))]
         if not held.task.preempt and self._met_by_others(job, declared):
             return False
         for target, resources in declared:
-            self._maybe_async(raise_fence(target, *resources, token=job))
+            self._async.wait_for(raise_fence(target, *resources, token=job))
         return True
 
     def _met_by_others(self, job: Job, declared: list[tuple[Any, list[str]]]) -> bool:
         older = []
         for target, resources in declared:
             for resource in resources:
-                mark = self._maybe_async(read_mark(target, resource))
+                mark = self._async.wait_for(read_mark(target, resource))
                 if mark is None or mark.token.issuer != job.token.issuer or mark.token.value == job.token.value:
                     continue
                 if mark.token > job.token:
                     return True
                 older.append(mark.token.value)
         return bool(older) and bool(self._issuer_live(older))
-
-    def _maybe_async(self, value: Any) -> Any:
-        return self._async.run(_awaited(value)) if inspect.isawaitable(value) else value
 
     def _stale(self, held: Held, exc: StaleTokenError) -> Settlement:
         """A stale write under a live lease: another job took the resource. The job comes back under a new token.
@@ -176,10 +162,12 @@ class Runner:
     def _failed(self, held: Held, exc: BaseException) -> Settlement:
         lines = "".join(traceback.format_exception(exc))
         if not isinstance(exc, ContentionError):
-            # The trace's last line, since an exception's own text may raise.
-            last = lines.rstrip().rpartition("\n")[2]
             log.warning(
-                "job %d (%s), attempt %d failed: %s", held.claimed.id, held.task.name, held.claimed.attempt, last
+                "job %d (%s), attempt %d failed: %s",
+                held.claimed.id,
+                held.task.name,
+                held.claimed.attempt,
+                first_line(exc),
             )
         return self._again(held, lines, held.task.retry.delay(held.claimed.attempt))
 
@@ -205,6 +193,19 @@ class Runner:
             error=storable(error, MAX_ERROR),
             reason=storable(reason, MAX_ERROR),
         )
+
+
+def first_line(exc: BaseException) -> str:
+    """Return an exception's type and the first line of its message, on which the others only comment.
+
+    An exception's own text may raise; then the type has to do.
+    """
+    try:
+        text = str(exc).strip()
+    except Exception:  # noqa: BLE001 - it is the handler's class
+        text = ""
+    line = text.partition("\n")[0].strip()
+    return f"{type(exc).__name__}: {line}" if line else type(exc).__name__
 
 
 async def _with_lease(job: Job, coroutine: Coroutine[Any, Any, Any]) -> Any:

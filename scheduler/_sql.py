@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from psycopg import sql as composing
 
-from scheduler._states import OUTCOMES, STATES
+from scheduler._states import OUTCOMES, OWN_OUTCOMES, STATES
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
 _PLACE = re.compile(r"\{([a-z_]+)\}")
@@ -28,14 +28,17 @@ class Statements:
             )
         self.schema = schema
         self.channel = f"{schema}_due"
+        self.revoked_channel = f"{schema}_revoked"
         self._parts = {
             "schema": f'"{schema}"',
             "schema_literal": _literal(schema),
             "token_literal": _literal(f'"{schema}".token'),
             "job_literal": _literal(f'"{schema}".job'),
             "channel_literal": _literal(self.channel),
+            "revoked_channel_literal": _literal(self.revoked_channel),
             "states": ", ".join(map(_literal, STATES)),
             "outcomes": ", ".join(map(_literal, OUTCOMES)),
+            "own_outcomes": ", ".join(map(_literal, OWN_OUTCOMES)),
         }
         self._filled: dict[str, str] = {}
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
+from fencing import Token
 from scheduler._states import Outcome, State
 
 
@@ -40,6 +41,19 @@ class Rescued(NamedTuple):
     state: State
     task: str
     issuer: str
+
+
+class Revoked(NamedTuple):
+    """A running job that was taken away from ``owner``, whose token was ``revoked``.
+
+    ``token`` was drawn for it: the job's fences are raised to it.
+    """
+
+    id: int
+    task: str
+    token: Token
+    revoked: int
+    owner: str
 
 
 class Taken(NamedTuple):

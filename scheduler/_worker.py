@@ -15,6 +15,7 @@ from scheduler._listener import Listener
 from scheduler._loop import Loop, log
 from scheduler._materialiser import Materialiser
 from scheduler._postgres import Claim, live_tokens
+from scheduler._raiser import Raiser
 from scheduler._rescuer import Rescuer
 from scheduler._runner import AsyncRunner, Runner
 from scheduler._settler import Settler
@@ -73,16 +74,27 @@ class Worker:
         self._rescuer = Rescuer(
             self._link("rescue"), statements, queues, list(tasks), self.work.counts, self._claims.wake
         )
-        self._listener = Listener(database, statements.channel, tuple(queues), self._claims.wake)
+        raiser = Raiser(self._link("raise"), statements, tasks, self._async.wait_for)
+        self._raises = Loop("raiser", raiser.run_once, SWEEP)
+        self._listener = Listener(
+            database,
+            statements.channel,
+            tuple(queues),
+            self._claims.wake,
+            statements.revoked_channel,
+            self._on_revoked,
+        )
         heart = Heart(self._link("heart"), statements, self.work, owner)
+        # A heart that waited longer than usual after a failure would lose leases that it could still renew.
+        self._beats = Loop("heart", heart.run_once, interval, max_backoff=interval)
         self._keepers = [
-            # A heart that waited longer than usual after a failure would lose leases that it could still renew.
-            Loop("heart", heart.run_once, interval, max_backoff=interval),
+            self._beats,
             Loop("watch", Watch(self.work).run_once, min(interval, 1.0)),
         ]
         self._finders = [
             Loop("rescuer", self._rescuer.run_once, min(SWEEP, interval)),
             Loop("materialiser", self._materialiser.run_once, SWEEP),
+            self._raises,
         ]
         if listen:
             self._finders.append(Loop("listener", self._listener.run_once, POLL))
@@ -94,6 +106,12 @@ class Worker:
             threading.Thread(target=self._run_service, args=(service,), name="fencing-service", daemon=True)
             for service in services
         ]
+
+    def _on_revoked(self, token: int) -> None:
+        if token in self.work.held:
+            self.work.doubted.add(token)
+            self._beats.wake()
+        self._raises.wake()
 
     def _link(self, role: str) -> Link:
         link = Link(self._database, role)

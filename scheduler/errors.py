@@ -12,8 +12,10 @@ __all__ = [
     "DatabaseError",
     "DatabaseUnavailableError",
     "IssuerError",
+    "JobStateError",
     "NotMigratedError",
     "ScheduleError",
+    "UnknownJobError",
     "UnknownTaskError",
     "ValueRefusedError",
 ]
@@ -54,6 +56,14 @@ def _underlined(text: str, position: int, length: int) -> str:
 
 class UnknownTaskError(ValueError):
     """A task of that name was never registered with this scheduler."""
+
+
+class UnknownJobError(ValueError):
+    """There is no job of that number: it never was, or its retention time is over."""
+
+
+class JobStateError(ValueError):
+    """A job is not in a state from which that can be done with it. Nothing was changed."""
 
 
 class DatabaseError(FencingError):

@@ -89,6 +89,26 @@ create table {schema}.attempt (
     primary key (job_id, token)
 );
 
+-- Append-only but for raised_at and tries: one row per lease that was taken away from outside, and whether the job's fences were raised to the
+-- token that was drawn for it. Until they are, the old holder may still write.
+create table {schema}.revocation (
+    revoked bigint primary key,
+    job_id bigint not null,
+    task text not null,
+    token bigint not null,
+    lineage text not null,
+    outcome text not null check (outcome in ({outcomes})),
+    actor text not null,
+    reason text not null,
+    revoked_at timestamptz not null,
+    raised_at timestamptz,
+    next_at timestamptz not null,
+    tries integer not null default 0,
+    error text
+);
+create index revocation_open on {schema}.revocation (next_at) where raised_at is null;
+create index revocation_job on {schema}.revocation (job_id);
+
 -- Append-only: one row per act of a person and per change of a schedule.
 create table {schema}.act (
     id bigint generated always as identity primary key,

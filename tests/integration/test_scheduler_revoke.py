@@ -1,0 +1,297 @@
+"""Cancelling and burying from outside: waiting jobs end, running ones are taken away and their old writes refused."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+from support.jobs import Hand, Tables, Working, completed, ended, installed_beside
+from support.waiting import eventually
+
+from adapters.sql import create_all
+from fencing import errors, fenced_write, raise_fence, read_mark
+from scheduler import Job, Scheduler
+from scheduler._connect import Database, Link
+from scheduler._raiser import Raiser
+from scheduler._sql import Statements
+from scheduler._store import Settled
+from scheduler.console.embedded import Postgres
+from scheduler.errors import JobStateError, UnknownJobError
+
+LEASE = 30.0
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> Iterator[str]:
+    yield postgres.create_database("scheduler_revoke")
+    postgres.drop_database("scheduler_revoke")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[sqlalchemy.Engine]:
+    """The application's own database, which knows nothing of the scheduler's."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def ground(database: str, shop: sqlalchemy.Engine) -> Iterator[tuple[Scheduler, Tables]]:
+    with installed_beside(database) as (app, tables):
+        app.task("plain", lease=LEASE)(print)
+        app.task("work", lease=LEASE, fences=lambda job: [(shop, f"invoice/{job.args}")])(print)
+        yield app, tables
+
+
+@pytest.fixture
+def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
+    return ground[0]
+
+
+@pytest.fixture
+def tables(ground: tuple[Scheduler, Tables]) -> Tables:
+    return ground[1]
+
+
+@pytest.fixture
+def hand(tables: Tables) -> Iterator[Hand]:
+    one = Hand(tables.dsn, {"work": LEASE, "plain": LEASE}, schema=tables.schema)
+    yield one
+    one.close()
+
+
+def acts(tables: Tables, number: int) -> list[dict[str, Any]]:
+    return tables.rows("select * from {s}.act where subject = %(subject)s order by id", subject=f"job/{number}")
+
+
+def revocations(tables: Tables) -> list[dict[str, Any]]:
+    return tables.rows("select * from {s}.revocation order by token")
+
+
+# -- the act
+
+
+@pytest.mark.parametrize(("verb", "state", "told"), [("cancel", "cancelled", "cancelled"), ("bury", "dead", "buried")])
+def test_a_waiting_job_ends_and_the_audit_says_who_and_why(
+    app: Scheduler, tables: Tables, hand: Hand, verb: str, state: str, told: str
+) -> None:
+    number = app.enqueue("work", 1).id
+    assert getattr(app, verb)(number, reason="a duplicate", actor="ann") == (number, "ready", state, True)
+    row = tables.job(number)
+    assert (row["status"], row["reason"]) == (state, "a duplicate")
+    assert row["finished_at"] is not None
+    assert hand.claim() == []
+    (act,) = acts(tables, number)
+    assert (act["kind"], act["actor"], act["reason"]) == (f"job {told}", "ann", "a duplicate")
+    assert act["before"]["status"] == "ready"
+    assert act["after"] == {"status": state}
+    assert revocations(tables) == []
+
+
+@pytest.mark.parametrize(("verb", "state", "told"), [("cancel", "cancelled", "cancelled"), ("bury", "dead", "buried")])
+def test_a_running_job_is_taken_away_under_a_new_token_and_nothing_of_its_holder_counts_any_more(
+    app: Scheduler, tables: Tables, hand: Hand, shop: sqlalchemy.Engine, verb: str, state: str, told: str
+) -> None:
+    number = app.enqueue("work", 1).id
+    job = hand.claim_one()
+    assert getattr(app, verb)(number, reason="wrong customer", actor="ann") == (number, "leased", state, True)
+    row = tables.job(number)
+    assert (row["status"], row["reason"], row["owner"], row["lease_until"]) == (state, "wrong customer", None, None)
+    assert row["token"] > job.token
+    assert read_mark(shop, "invoice/1").token.value == row["token"]
+    assert hand.renew(job) == {}
+    assert hand.complete(job) is Settled.LOST
+    assert hand.settle(ended(job, "ready", "retried", error="x", delay=0.0)) == [Settled.LOST]
+    (attempt,) = tables.attempts(number)
+    assert (attempt["token"], attempt["owner"], attempt["outcome"]) == (job.token, "hand", told)
+    assert attempt["error"] == f"{told} by ann: wrong customer"
+    (act,) = acts(tables, number)
+    assert (act["before"]["status"], act["before"]["token"], act["before"]["owner"]) == ("leased", job.token, "hand")
+    assert act["after"] == {"status": state, "token": row["token"]}
+    (open_,) = revocations(tables)
+    assert (open_["revoked"], open_["token"]) == (job.token, row["token"])
+    assert open_["raised_at"] is not None
+
+
+def test_an_old_holders_write_is_refused_by_the_downstream_after_its_job_was_cancelled(
+    app: Scheduler, tables: Tables, shop: sqlalchemy.Engine
+) -> None:
+    started, go_on, refused = threading.Event(), threading.Event(), []
+
+    @app.task("write", lease=LEASE, fences=lambda job: [(shop, "invoice/7")])
+    def write(job: Job) -> None:
+        started.set()
+        assert go_on.wait(20)
+        with pytest.raises(errors.StaleTokenError) as caught, shop.begin() as tx, fenced_write(tx, "invoice/7"):
+            pass
+        refused.append(caught.value.holder)
+
+    with Working(app, concurrency=1) as working:
+        number = app.enqueue("write").id
+        assert started.wait(20)
+        assert app.cancel(number, reason="stop", actor="ann").fenced
+        go_on.set()
+        eventually(lambda: refused, "the write was refused")
+    assert working.drained().lost == 1
+    assert tables.outcomes(number) == ["cancelled"]
+    assert tables.job(number)["status"] == "cancelled"
+
+
+def test_a_running_job_sees_through_its_lease_that_it_was_cancelled_and_why(app: Scheduler, tables: Tables) -> None:
+    """With a lease of minutes: the news comes by itself, not with the next renewal."""
+    started, seen = threading.Event(), []
+
+    @app.task("look", lease=3600)
+    def look(job: Job) -> None:
+        started.set()
+        assert job.lease.lost.wait(20)
+        with pytest.raises(errors.LeaseLostError) as caught:
+            job.lease.ensure()
+        seen.append(str(caught.value))
+
+    with Working(app, concurrency=1):
+        tables.wait_for_session("listener")
+        number = app.enqueue("look").id
+        assert started.wait(20)
+        app.cancel(number, reason="not needed", actor="ann")
+        eventually(lambda: seen, "the handler saw it")
+    assert "cancelled by ann: not needed" in seen[0]
+
+
+def test_without_notifications_the_heart_brings_the_news(app: Scheduler, tables: Tables) -> None:
+    started, seen = threading.Event(), []
+
+    @app.task("look", lease=1.0)
+    def look(job: Job) -> None:
+        started.set()
+        assert job.lease.lost.wait(20)
+        seen.append(job.lease)
+
+    number = app.enqueue("look").id
+    thread = threading.Thread(target=app.run_until_idle)  # it does not listen
+    thread.start()
+    assert started.wait(20)
+    app.cancel(number, reason="not needed", actor="ann")
+    thread.join(30)
+    with pytest.raises(errors.LeaseLostError):
+        seen[0].ensure()
+
+
+# -- who raises the fences
+
+
+def raiser(app: Scheduler, tables: Tables) -> Raiser:
+    link = Link(Database(tables.dsn), "raise")
+    return Raiser(link, Statements(tables.schema), app._tasks, None)
+
+
+def test_what_a_canceller_that_knows_no_task_leaves_open_is_raised_by_a_worker(
+    app: Scheduler, tables: Tables, hand: Hand, shop: sqlalchemy.Engine
+) -> None:
+    number = app.enqueue("work", 1).id
+    job = hand.claim_one()
+    stranger = Scheduler(tables.dsn, schema=tables.schema)
+    assert stranger.cancel(number, reason="stop", actor="ann") == (number, "leased", "cancelled", False)
+    stranger.close()
+    assert read_mark(shop, "invoice/1") is None
+    assert hand.complete(job) is Settled.LOST
+    app.run_until_idle(queues=["elsewhere"])
+    eventually(lambda: revocations(tables)[0]["raised_at"], "a worker raised them")
+    assert read_mark(shop, "invoice/1").token.value == tables.job(number)["token"]
+
+
+def test_fences_that_cannot_be_raised_now_are_raised_later_and_block_no_others(
+    app: Scheduler, tables: Tables, hand: Hand, shop: sqlalchemy.Engine
+) -> None:
+    down = [True]
+
+    def fences(job: Job) -> Any:
+        if down[0] and job.args == "broken":
+            raise sqlite3.OperationalError("no answer")
+        return [(shop, f"invoice/{job.args}")]
+
+    app.task("flaky", lease=LEASE, fences=fences)(print)
+    broken, whole = app.enqueue("flaky", "broken").id, app.enqueue("flaky", "whole").id
+    with_flaky = Hand(tables.dsn, {"flaky": LEASE}, schema=tables.schema)
+    assert len(with_flaky.claim()) == 2
+    with_flaky.close()
+    assert app.cancel(broken, reason="stop", actor="ann").fenced is False
+    assert app.cancel(whole, reason="stop", actor="ann").fenced is True
+    first, second = revocations(tables)
+    assert "no answer" in first["error"]
+    assert (first["raised_at"], second["error"]) == (None, None)
+    down[0] = False
+    raiser(app, tables).run_once()
+    assert revocations(tables)[0]["raised_at"] is None, "its next try is not due yet"
+    tables.move_clock(120)
+    raiser(app, tables).run_once()
+    assert revocations(tables)[0]["raised_at"] is not None
+    assert read_mark(shop, "invoice/broken").token.value == tables.job(broken)["token"]
+
+
+def test_a_newer_holder_on_the_resource_is_as_good_as_a_raised_fence(
+    app: Scheduler, tables: Tables, hand: Hand, shop: sqlalchemy.Engine
+) -> None:
+    number = app.enqueue("work", 1).id
+    hand.claim_one()
+    stranger = Scheduler(tables.dsn, schema=tables.schema)
+    stranger.cancel(number, reason="stop", actor="ann")
+    with stranger.lease("newer", ttl=30) as lease:
+        raise_fence(shop, "invoice/1", token=lease)
+        raiser(app, tables).run_once()
+        assert read_mark(shop, "invoice/1").token == lease.token
+    stranger.close()
+    assert revocations(tables)[0]["raised_at"] is not None
+
+
+def test_asynchronous_fences_are_left_to_a_workers_loop(
+    app: Scheduler, tables: Tables, shop: sqlalchemy.Engine
+) -> None:
+    async def fences(job: Job) -> Any:
+        return [(shop, "invoice/async")]
+
+    app.task("async", lease=LEASE, fences=fences)(print)
+    number = app.enqueue("async").id
+    one = Hand(tables.dsn, {"async": LEASE}, schema=tables.schema)
+    one.claim_one()
+    one.close()
+    assert app.cancel(number, reason="stop", actor="ann").fenced is False
+    with Working(app, concurrency=1):
+        eventually(lambda: revocations(tables)[0]["raised_at"], "the worker raised them")
+    assert read_mark(shop, "invoice/async").token.value == tables.job(number)["token"]
+
+
+# -- what is refused
+
+
+def test_a_job_that_has_ended_or_never_was_cannot_be_cancelled(app: Scheduler, tables: Tables, hand: Hand) -> None:
+    number = app.enqueue("plain").id
+    hand.settle(completed(hand.claim_one()))
+    before = tables.job(number)
+    with pytest.raises(JobStateError, match=f"job {number} is completed already"):
+        app.cancel(number, reason="stop", actor="ann")
+    with pytest.raises(UnknownJobError, match="there is no job 999"):
+        app.cancel(999, reason="stop", actor="ann")
+    assert tables.job(number) == before
+    assert tables.rows("select * from {s}.act") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda app: app.cancel(1, reason=""), ValueError),
+        (lambda app: app.cancel(1, reason="a\x00b"), ValueError),
+        (lambda app: app.cancel(1, reason=None), TypeError),
+        (lambda app: app.cancel("1", reason="x"), TypeError),
+        (lambda app: app.cancel(1, reason="x", actor=""), ValueError),
+    ],
+)
+def test_an_act_needs_a_reason_an_actor_and_a_job(
+    app: Scheduler, call: Callable[[Scheduler], Any], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind):
+        call(app)
