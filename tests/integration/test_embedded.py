@@ -22,8 +22,9 @@ from scheduler.console.embedded import Postgres, ServerUnavailableError, Valkey,
 from scheduler.console.embedded._ports import free_port
 
 OWNER = """
-    import os, signal, subprocess, sys, threading
+    import os, signal, subprocess, sys, tempfile, threading
     from scheduler.console.embedded import Postgres, Valkey
+    tempfile.gettempdir()  # tries the directory with a file of Python's own, which a kill at that moment would leave
     kind, program = sys.argv[1:3]
     if kind == "postgres":
         server = Postgres(bindir=program or None)
