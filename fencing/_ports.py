@@ -74,7 +74,10 @@ class AppliesEffects(Protocol):
         once: str | None,
         fingerprint: str | None,
     ) -> Any:
-        """Run ``effect(handle)`` under the fence; with ``once``, at most once for that key. Return what it returned."""
+        """Run ``effect(handle)`` under the fence; with ``once``, at most once for that key. Return what it returned.
+
+        With ``once``, a result that JSON cannot hold, NaN among them, is a ``TypeError``, and nothing is written.
+        """
 
 
 @runtime_checkable

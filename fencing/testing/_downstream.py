@@ -73,11 +73,11 @@ class Downstream(ABC):
 
     def delete(self, handle: Any, resource: str) -> Awaitable[None] | None:
         """Remove the resource's value through the handle (``Capability.DELETE``)."""
-        raise NotImplementedError(f"{self.name} says that it can delete: write delete(handle, resource)")
+        raise _without_method(self, Capability.DELETE)
 
     def reopen(self) -> Awaitable[None] | None:
         """Close the system and open it again with what it held (``Capability.REOPEN``)."""
-        raise NotImplementedError(f"{self.name} says that it can be opened again: write reopen()")
+        raise _without_method(self, Capability.REOPEN)
 
     def close(self) -> Awaitable[None] | None:
         """Let go of what belongs to this example, above all to its event loop. ``fresh()`` may follow."""
@@ -91,3 +91,24 @@ class Downstream(ABC):
     def missing(self) -> tuple[Capability, ...]:
         """What it cannot do, and what is therefore not proved."""
         return tuple(one for one in Capability if one not in self.capabilities)
+
+
+_METHODS = {
+    Capability.DELETE: ("delete", "delete(handle, resource)"),
+    Capability.REOPEN: ("reopen", "reopen()"),
+}
+"""The capabilities that stand for a method of their own."""
+
+
+def check_methods(downstream: Downstream) -> None:
+    """Raise ``TypeError`` for a capability that is declared without its method."""
+    for capability, (name, _) in _METHODS.items():
+        if downstream.can(capability) and getattr(type(downstream), name) is getattr(Downstream, name):
+            raise _without_method(downstream, capability)
+
+
+def _without_method(downstream: Downstream, capability: Capability) -> TypeError:
+    return TypeError(
+        f"{type(downstream).__name__} ({downstream.name}) declares {capability} ({capability.value}) without its "
+        f"method: write {_METHODS[capability][1]}, or leave {capability.name} out of its capabilities"
+    )

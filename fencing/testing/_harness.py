@@ -15,7 +15,7 @@ from fencing._ports import AsyncGuard
 from fencing._registry import guard_for
 from fencing._token import Token
 from fencing._write import fenced_write, raise_fence, read_mark
-from fencing.testing._downstream import Capability, Downstream
+from fencing.testing._downstream import Capability, Downstream, check_methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,12 @@ class Block:
 class Harness:
     """One example on one downstream, made empty at the start. To be used as a context manager.
 
-    ``on_missing=None`` takes the policy that the downstream offers, ``"create"`` rather than ``"reject"``.
+    ``on_missing=None`` takes the policy that the downstream offers, ``"create"`` rather than ``"reject"``. Raises
+    ``TypeError`` for a capability that the downstream declares without its method.
     """
 
     def __init__(self, downstream: Downstream, on_missing: OnMissing | None = None) -> None:
+        check_methods(downstream)
         self.downstream = downstream
         self.on_missing: OnMissing = on_missing or ("create" if downstream.can(Capability.CREATE) else "reject")
         self._task: _OneTask | None = None

@@ -1,8 +1,8 @@
-"""`lease_machine`: owners that take named leases, lose them without knowing, and give them back too late."""
+"""`lease_machine`: owners that take named leases, lose them without knowing, renew and give them back too late."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import ClassVar
@@ -64,9 +64,10 @@ class LeaseMachine(RuleBasedStateMachine):
             self.take_over(owner, NAMES[0])
 
     def teardown(self) -> None:
-        """Everybody leaves."""
-        for block in self.blocks:
-            block.leave()
+        """Everybody leaves, whatever becomes of one of them."""
+        with ExitStack() as everybody:
+            for block in self.blocks:
+                everybody.callback(block.leave)
 
     @rule(owner=st.sampled_from(OWNERS), name=st.sampled_from(NAMES))
     def acquire(self, owner: str, name: str) -> None:
@@ -96,6 +97,18 @@ class LeaseMachine(RuleBasedStateMachine):
         if self._live.pop(name, None) is not None:
             self.system.run_out(name)
         self.acquire(owner, name)
+
+    @precondition(lambda self: self.system.renews)
+    @rule(owner=st.sampled_from(OWNERS))
+    def renew(self, owner: str) -> None:
+        """An owner renews all that it believes to hold, and learns what it has lost; nobody's live lease is touched."""
+        self.system.renew(owner)
+        for block in self.blocks:
+            held = self._live.get(block.lease.name) is block.lease
+            if held:
+                assert not block.lease.is_lost, f"{block!r} is lost, though nobody else has it: {owner} renewed"
+            elif block.owner == owner:
+                assert block.lease.is_lost, f"{block!r} was renewed, though it had ended"
 
     @precondition(lambda self: self.blocks)
     @rule(block=st.runner().flatmap(lambda machine: st.sampled_from(machine.blocks)), owner=st.sampled_from(OWNERS))

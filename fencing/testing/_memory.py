@@ -98,7 +98,7 @@ class MemoryGuard:
                         downstream=self.downstream,
                     )
                 return json.loads(result)
-            result = json.dumps(effect(store), allow_nan=False)
+            result = _dumped(once, effect(store))
             self._applied[once] = (meaning, result)
             return json.loads(result)
 
@@ -114,6 +114,16 @@ class MemoryGuard:
     def diagnose(self) -> list[Finding]:
         """A dictionary has nothing to misconfigure."""
         return []
+
+
+def _dumped(once: str, result: Any) -> str:
+    try:
+        return json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise TypeError(
+            f"the effect of once={once!r} returned something that JSON cannot hold ({exc}), so it could not be "
+            "returned again; nothing was written. Return plain data, or None"
+        ) from exc
 
 
 class AsyncMemoryGuard:

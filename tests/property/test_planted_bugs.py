@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import mark_races, planted
+from support import mark_races, planted, planted_leases
 from support.downstreams import PsycopgDownstream
+from support.jobs import installed
 
-from fencing.testing import GUARD_BUGS, LEASE_BUGS, MemoryLeases, PlantedBug, kill, lease_machine
-from fencing.testing._kill import run_machine
+from fencing.testing import GUARD_BUGS, LEASE_BUGS, PlantedBug, kill
 from scheduler.console.embedded import Postgres, Valkey
 
 MODELS = [(bug, suite) for bug in (*GUARD_BUGS, *LEASE_BUGS) for suite in bug.suites]
@@ -39,6 +39,22 @@ def test_a_bug_in_the_sql_for_postgresql_is_found(name: str, dsn: str) -> None:
     _found(planted.postgresql_bugs(dsn), name)
 
 
+@pytest.fixture(scope="module")
+def scheduler_dsn(dsn: str) -> Iterator[str]:
+    with installed(dsn):
+        yield dsn
+
+
+@pytest.mark.parametrize("name", planted_leases.NAMED)
+def test_a_bug_in_the_sql_of_named_leases_is_found(name: str, scheduler_dsn: str) -> None:
+    _found(planted_leases.named_bugs(scheduler_dsn), name)
+
+
+@pytest.mark.parametrize("name", planted_leases.CLAIMS)
+def test_a_bug_in_the_sql_of_claims_is_found(name: str, scheduler_dsn: str) -> None:
+    _found(planted_leases.claim_bugs(scheduler_dsn), name)
+
+
 @pytest.mark.parametrize("name", planted.LUA)
 def test_a_bug_in_the_script_is_found(name: str, valkey: Valkey) -> None:
     _found(planted.valkey_bugs(valkey.url), name)
@@ -47,10 +63,6 @@ def test_a_bug_in_the_script_is_found(name: str, valkey: Valkey) -> None:
 def test_the_races_are_kept_where_no_bug_is(dsn: str) -> None:
     with planted.disposing(PsycopgDownstream(dsn)) as sound:
         assert mark_races.race(sound) == ("", 2)
-
-
-def test_the_model_of_leases_passes() -> None:
-    assert run_machine(lease_machine(MemoryLeases()), 50, None)[0] == ""
 
 
 def _found(bugs: list[PlantedBug], name: str) -> None:

@@ -115,6 +115,19 @@ class Effects:
         assert harness.apply(OLDER, "invoice/1", values={"invoice/1": "x"}, once="charge-1") == (None, 1)
         assert harness.look("invoice/1") == "x"
 
+    @needs(Capability.ONCE, Capability.ATOMIC)
+    def test_a_result_that_json_cannot_hold_is_refused(self, harness: Harness) -> None:
+        """It could not be returned to the next caller: ``TypeError``, nothing of the effect stands, the key is free.
+
+        NaN is no JSON either, whatever Python's ``json`` writes for it.
+        """
+        harness.begin(OLDER, "invoice/1")
+        for unheld in (float("nan"), {"at": object()}, float("inf")):
+            with pytest.raises(TypeError):
+                harness.apply(OLDER, "invoice/1", values={"invoice/1": "half"}, result=unheld, once="charge-1")
+            assert harness.look("invoice/1") is None
+        assert harness.apply(OLDER, "invoice/1", values={"invoice/1": "x"}, result=1.5, once="charge-1") == (1.5, 1)
+
 
 class SetUp:
     """What the guard says of its own downstream."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from fencing._lease import Lease
 from fencing._token import Token
 from fencing.errors import LeaseUnavailableError
-from fencing.testing._leases import MemoryLeases
-from fencing.testing._planted._bug import PlantedBug
+from fencing.testing._leases import MemoryLeases, _Held
+from fencing.testing._planted._bug import NOT_SEEN, PlantedBug
 
 
 class ReleasesByOwner(MemoryLeases):
@@ -63,6 +64,23 @@ class AdmitsItsOwnOwner(MemoryLeases):
         return super().acquire(name, owner)
 
 
+class RenewsByOwner(MemoryLeases):
+    """A late renewal counts if the holder has the same name."""
+
+    def holds(self, lease: Lease) -> bool:
+        """A thread that slept through the pause goes on beside the one that its own process has started since."""
+        return lease.name in self._held and self._held[lease.name].owner == lease.holder
+
+
+class RenewalRevives(MemoryLeases):
+    """A renewal writes the lease, whatever has become of it meanwhile."""
+
+    def holds(self, lease: Lease) -> bool:
+        """Taken back from whoever has it."""
+        self._held[lease.name] = _Held(lease.holder, lease.token)
+        return True
+
+
 def _bug(name: str, seen_at: str, make: Callable[[], MemoryLeases]) -> PlantedBug:
     return PlantedBug(name, seen_at, "leases", ("leases",), lambda: nullcontext(make()))
 
@@ -73,5 +91,7 @@ LEASE_BUGS: tuple[PlantedBug, ...] = (
     _bug("count() + 1", "StarRocks #12138", CountsWhatIsHeld),
     _bug("same owner, same token", "oban #862, goatbeat", KeepsTheOwnersToken),
     _bug("held twice by one owner", "oban #862", AdmitsItsOwnOwner),
+    _bug("renewal by owner", "fencekit (measured), for a release", RenewsByOwner),
+    _bug("a renewal revives", NOT_SEEN, RenewalRevives),
 )
 """Faults of whoever hands out leases."""
