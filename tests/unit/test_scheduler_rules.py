@@ -317,5 +317,5 @@ def test_each_failure_of_the_database_is_told_from_the_others(error: psycopg.Err
 
 
 def test_what_is_final_only_comes_back_by_a_replay() -> None:
-    assert {(start, end) for start, end in TRANSITIONS if start in FINAL} == {("dead", "ready")}
+    assert {(start, end) for start, end in TRANSITIONS if start in FINAL} == {("dead", "ready"), ("cancelled", "ready")}
     assert {state for pair in TRANSITIONS for state in pair} == set(STATES)
