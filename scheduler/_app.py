@@ -21,7 +21,15 @@ from scheduler._acts import Ending, Outside, checked_reason, end_one
 from scheduler._catch_up import CatchUp
 from scheduler._connect import Database, Link
 from scheduler._dst import Fold, Gap
-from scheduler._enqueue import checked_args, checked_due, checked_priority, enqueue
+from scheduler._enqueue import (
+    Unique,
+    checked_args,
+    checked_due,
+    checked_priority,
+    checked_unique,
+    enqueue,
+    enqueue_alone,
+)
 from scheduler._held import Counts
 from scheduler._job import Job
 from scheduler._leases import Leases
@@ -189,6 +197,7 @@ class Scheduler:
         *,
         due_at: datetime | None = None,
         key: str | None = None,
+        unique: Unique | None = None,
         priority: int = 0,
         queue: str = "default",
         connection: Any = None,
@@ -196,9 +205,16 @@ class Scheduler:
         """Enqueue a job; return :class:`Enqueued` (created, id), awaitable for an async ``connection``.
 
         With ``connection=`` (psycopg, or a SQLAlchemy connection or session over psycopg) the job exists if and only
-        if the caller's transaction commits. ``key``: while a job with that key is alive (ready or leased), no second
-        one is made and its id is returned. ``due_at``: aware, None for now by the database's clock. Higher
-        ``priority`` runs first within a queue.
+        if the caller's transaction commits; one that commits each statement by itself (autocommit) is refused:
+        :class:`~fencing.errors.NotInTransactionError`.
+
+        ``key`` with ``unique="alive"`` (the default): while a job with that key is alive (ready or leased), no second
+        one is made and its id is returned. With ``unique="forever"`` no second one is ever made, whatever became of
+        the first and however long ago its row was pruned; its id is returned. The two kinds do not look at each
+        other: choose one for a key.
+
+        ``due_at``: aware, None for now by the database's clock. Higher ``priority`` runs first within a queue.
+        ``args`` and the handler's result are at most 1 MiB of JSON each.
 
         Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is
         written then.
@@ -212,10 +228,11 @@ class Scheduler:
             "queue": check_name("queue", queue),
             "max_attempts": self._tasks[task].retry.max_attempts,
         }
+        unique = checked_unique(unique, key)
         if connection is not None:
-            return enqueue(connection, self._statements, parameters)
+            return enqueue(connection, self._statements, parameters, unique)
         with self._here().link.use("enqueue") as own:
-            return enqueue(own, self._statements, parameters)
+            return enqueue_alone(own, self._statements, parameters, unique)
 
     def enqueue_many(
         self,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from fencing.errors import ContentionError
-from scheduler._connect import translate, translated
+from fencing.errors import ContentionError, NotInTransactionError
+from scheduler._connect import Connection, translate, translated
 from scheduler._job import Enqueued
 from scheduler._json import json_text
 from scheduler._sql import Statements
 
 _TRIES = 5
+
+Unique = Literal["alive", "forever"]
+"""For how long a key is unique: while a job with it is ``alive`` (ready or leased), or ``forever``."""
 
 Plan = Generator[dict[str, Any], Sequence[tuple[Any, ...]], Enqueued]
 
@@ -43,15 +47,30 @@ def checked_priority(priority: object) -> int:
     return priority
 
 
-def enqueue(connection: Any, statements: Statements, parameters: dict[str, Any]) -> Enqueued | Awaitable[Enqueued]:
+def checked_unique(unique: object, key: object) -> Unique | None:
+    """Return for how long the key is unique. ``ValueError`` if that is no choice, or there is no key."""
+    if unique is None:
+        return "alive" if key is not None else None
+    if unique not in get_args(Unique):
+        raise ValueError(f"unique= is one of {', '.join(map(repr, get_args(Unique)))}, not {unique!r}")
+    if key is None:
+        raise ValueError(f"unique={unique!r} says for how long a key is unique: pass key= too")
+    return cast(Unique, unique)
+
+
+def enqueue(
+    connection: Any, statements: Statements, parameters: dict[str, Any], unique: Unique | None
+) -> Enqueued | Awaitable[Enqueued]:
     """Enqueue through any connection or session that speaks psycopg; awaitable for an async one.
 
     SQLAlchemy's are asked for the driver's name, not imported. Raises ``TypeError`` that names what cannot be used.
     """
-    text = statements["enqueue"]
+    text = _statement(statements, unique)
     if isinstance(connection, psycopg.Connection):
+        _refuse_autocommit(connection)
         return _run(_plan(parameters), lambda values: _rows(connection, text, values))
     if isinstance(connection, psycopg.AsyncConnection):
+        _refuse_autocommit(connection)
         return _run_async(_plan(parameters), lambda values: _rows_async(connection, text, values))
     libraries = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
     if "sqlalchemy" not in libraries:
@@ -69,6 +88,18 @@ def enqueue(connection: Any, statements: Statements, parameters: dict[str, Any])
     return _through_sqlalchemy(connection, text, parameters)
 
 
+def enqueue_alone(
+    connection: Connection, statements: Statements, parameters: dict[str, Any], unique: Unique | None
+) -> Enqueued:
+    """Enqueue through a connection of our own, in a transaction of its own."""
+    text = _statement(statements, unique)
+    return _run(_plan(parameters), lambda values: _rows(connection, text, values))
+
+
+def _statement(statements: Statements, unique: Unique | None) -> str:
+    return statements["enqueue_forever" if unique == "forever" else "enqueue"]
+
+
 def _through_sqlalchemy(connection: Any, text: str, parameters: dict[str, Any]) -> Enqueued:
     # A Session is asked for its connection; a Connection has no such method. Both begin their transaction by
     # themselves.
@@ -83,6 +114,8 @@ def _through_sqlalchemy(connection: Any, text: str, parameters: dict[str, Any]) 
             "the job has to be "
             "written in the scheduler's own database"
         )
+    if getattr(core.connection.dbapi_connection, "autocommit", False) is True:
+        raise _no_transaction('its isolation level is "AUTOCOMMIT"; use a connection with another isolation level')
 
     def rows(values: dict[str, Any]) -> Sequence[tuple[Any, ...]]:
         try:
@@ -94,6 +127,24 @@ def _through_sqlalchemy(connection: Any, text: str, parameters: dict[str, Any]) 
             raise
 
     return _run(_plan(parameters), rows)
+
+
+def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Refuse a connection on which each statement commits by itself: the job would exist whatever the caller does."""
+    if not connection.autocommit or connection.closed:
+        return
+    # In a pipeline the status lags behind what was queued; psycopg counts its blocks under a private name.
+    blocks = getattr(connection, "_num_transactions", 0)
+    if connection.pgconn.transaction_status == TransactionStatus.IDLE and not blocks:
+        raise _no_transaction("it is in autocommit mode; use 'with connection.transaction():' around the writes")
+
+
+def _no_transaction(why: str) -> NotInTransactionError:
+    return NotInTransactionError(
+        f"connection= puts the job into the caller's transaction, but this connection has none: {why}, "
+        "or leave connection= away",
+        downstream="scheduler",
+    )
 
 
 def _plan(parameters: dict[str, Any]) -> Plan:

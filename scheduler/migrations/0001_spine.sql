@@ -49,6 +49,8 @@ create table {schema}.job (
     due_at timestamptz not null,
     status text not null default 'ready' check (status in ({states})),
     key text,
+    -- Unique for ever by forever_key, not while alive by job_alive_key.
+    key_forever boolean not null default false,
     attempt integer not null default 0,
     max_attempts integer not null,
     yields integer not null default 0,
@@ -70,10 +72,18 @@ create table {schema}.job (
 create index job_ready on {schema}.job (queue, task, priority desc, due_at, id) where status = 'ready';
 -- Small: what is running now. Without lease_until, so that a renewal rewrites no index.
 create index job_leased on {schema}.job (id) where status = 'leased';
--- A key is unique while its job is alive.
-create unique index job_alive_key on {schema}.job (key) where key is not null and status in ('ready', 'leased');
+-- A key is unique while its job is alive, unless it is unique for ever.
+create unique index job_alive_key on {schema}.job (key) where key is not null and not key_forever and status in ('ready', 'leased');
+
 create index job_dead on {schema}.job (id) where status = 'dead';
 create index job_schedule on {schema}.job (schedule, id) where schedule is not null;
+
+-- Keys that are unique for ever: one row each, which outlives its job.
+create table {schema}.forever_key (
+    key text primary key,
+    job_id bigint not null,
+    created_at timestamptz not null
+);
 
 -- Append-only: one row per claim, written by the statement that ended it.
 create table {schema}.attempt (

@@ -7,7 +7,7 @@ made as (
     select %(queue)s, %(task)s, %(args)s::jsonb, %(priority)s, coalesce(%(due_at)s::timestamptz, now), %(key)s,
         %(max_attempts)s, now
     from instant
-    on conflict (key) where key is not null and status in ('ready', 'leased') do nothing
+    on conflict (key) where key is not null and not key_forever and status in ('ready', 'leased') do nothing
     returning id, due_at
 )
 select id, true as created,
@@ -15,4 +15,4 @@ select id, true as created,
 from made
 union all
 select id, false, null from {schema}.job
-where key = %(key)s and status in ('ready', 'leased') and not exists (select from made)
+where key = %(key)s and not key_forever and status in ('ready', 'leased') and not exists (select from made)

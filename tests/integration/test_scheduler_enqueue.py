@@ -18,7 +18,7 @@ from support.jobs import Hand, Tables, installed_beside
 from support.locks import wait_until_blocked
 from support.sql_doors import async_url, sync_url
 
-from fencing.errors import ContentionError
+from fencing.errors import ContentionError, NotInTransactionError
 from scheduler import Enqueued, Retry, Scheduler
 from scheduler.console.embedded import Postgres
 from scheduler.errors import DatabaseError, NotMigratedError, UnknownTaskError
@@ -82,6 +82,35 @@ def test_while_a_job_with_the_key_is_alive_no_second_one_is_made(app: Scheduler,
     hand.close()
 
 
+def test_a_key_that_is_unique_for_ever_makes_one_job_whatever_becomes_of_it(app: Scheduler, tables: Tables) -> None:
+    first = app.enqueue("work", key="k", unique="forever")
+    assert first.created
+    assert app.enqueue("work", key="k", unique="forever") == Enqueued(False, first.id)
+    hand = Hand(tables.dsn, {"work": 30}, schema=tables.schema)
+    job = hand.claim_one()
+    assert job.key == "k"
+    hand.complete(job)
+    hand.close()
+    assert app.enqueue("work", key="k", unique="forever") == Enqueued(False, first.id)
+    tables.rows("delete from {s}.job")
+    assert app.enqueue("work", key="k", unique="forever") == Enqueued(False, first.id), "its row decides nothing"
+
+
+def test_keys_for_ever_and_keys_while_alive_do_not_look_at_each_other(app: Scheduler) -> None:
+    assert app.enqueue("work", key="k").created
+    assert app.enqueue("work", key="k", unique="forever").created
+    assert not app.enqueue("work", key="k", unique="alive").created
+    assert not app.enqueue("work", key="k", unique="forever").created
+
+
+def test_a_key_for_ever_is_free_again_if_the_callers_transaction_rolls_back(app: Scheduler, tables: Tables) -> None:
+    with psycopg.connect(tables.dsn) as connection:
+        assert app.enqueue("work", key="k", unique="forever", connection=connection).created
+        connection.rollback()
+    assert tables.jobs() == []
+    assert app.enqueue("work", key="k", unique="forever").created
+
+
 def test_jobs_without_a_key_never_conflict(app: Scheduler, tables: Tables) -> None:
     assert app.enqueue("work").id != app.enqueue("work").id
 
@@ -102,6 +131,10 @@ def test_jobs_without_a_key_never_conflict(app: Scheduler, tables: Tables) -> No
         ({"key": ""}, ValueError, "a key's name"),
         ({"key": "x" * 501}, ValueError, "a key's name"),
         ({"key": 7}, TypeError, "a key is named by a str"),
+        ({"unique": "forever"}, ValueError, "pass key= too"),
+        ({"unique": "once", "key": "k"}, ValueError, "'alive', 'forever'"),
+        ({"args": float("nan")}, TypeError, "not JSON"),
+        ({"args": {1j: 2}}, TypeError, "not JSON"),
         ({"priority": 1.5}, ValueError, "priority="),
         ({"queue": "a\nb"}, ValueError, "a queue's name"),
         ({"connection": "postgresql://"}, TypeError, r"connection= takes a psycopg or SQLAlchemy"),
@@ -280,17 +313,47 @@ def test_the_callers_own_failures_stay_failures(app: Scheduler, tables: Tables) 
     assert tables.jobs() == []
 
 
+def test_a_connection_that_commits_each_statement_by_itself_is_refused(app: Scheduler, tables: Tables) -> None:
+    """The job would exist whatever becomes of the caller's other writes."""
+    engine = sa.create_engine(sync_url(tables.dsn), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with psycopg.connect(tables.dsn, autocommit=True) as connection, engine.connect() as through:
+        for door in (connection, through, Session(through)):
+            with pytest.raises(NotInTransactionError, match=r"autocommit|AUTOCOMMIT"):
+                app.enqueue("work", connection=door)
+
+    async def asynchronous() -> None:
+        async with await psycopg.AsyncConnection.connect(tables.dsn, autocommit=True) as connection:
+            with pytest.raises(NotInTransactionError):
+                await app.enqueue("work", connection=connection)
+            async with connection.transaction():
+                assert (await app.enqueue("work", 1, connection=connection)).created
+        beside = create_async_engine(async_url(tables.dsn), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        async with beside.connect() as through:
+            with pytest.raises(NotInTransactionError):
+                await app.enqueue("work", connection=through)
+        await beside.dispose()
+
+    asyncio.run(asynchronous())
+    with psycopg.connect(tables.dsn, autocommit=True) as connection, connection.pipeline():
+        with connection.transaction():
+            assert app.enqueue("work", 2, connection=connection).created
+    assert [job["args"] for job in tables.jobs()] == [1, 2]
+
+
 # -- two callers, one key
 
 
+@pytest.mark.parametrize("unique", ["alive", "forever"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_key_in_another_transaction_is_waited_for_and_then_either_taken_or_free(
-    app: Scheduler, tables: Tables, end: str
+    app: Scheduler, tables: Tables, end: str, unique: Any
 ) -> None:
     answers: list[Enqueued] = []
     with psycopg.connect(tables.dsn) as first, psycopg.connect(tables.dsn) as second:
-        winner = app.enqueue("work", key="k", connection=first)
-        waiter = threading.Thread(target=lambda: answers.append(app.enqueue("work", key="k", connection=second)))
+        winner = app.enqueue("work", key="k", unique=unique, connection=first)
+        waiter = threading.Thread(
+            target=lambda: answers.append(app.enqueue("work", key="k", unique=unique, connection=second))
+        )
         waiter.start()
         wait_until_blocked(tables.dsn, second.info.backend_pid, by=first.info.backend_pid)
         getattr(first, end)()
@@ -317,13 +380,16 @@ def test_a_snapshot_that_cannot_see_the_keys_job_is_contention_and_never_a_secon
     assert len(tables.jobs()) == 1
 
 
-def test_many_callers_with_one_key_make_one_job(app: Scheduler, tables: Tables) -> None:
+@pytest.mark.parametrize("unique", ["alive", "forever"])
+def test_many_callers_with_one_key_make_one_job(app: Scheduler, tables: Tables, unique: Any) -> None:
     start, answers = threading.Barrier(6), []
 
     def call() -> None:
         with psycopg.connect(tables.dsn, autocommit=True) as connection:
             start.wait()
-            answers.extend(app.enqueue("work", key=f"k{n}", connection=connection) for n in range(20))
+            for n in range(20):
+                with connection.transaction():
+                    answers.append(app.enqueue("work", key=f"k{n}", unique=unique, connection=connection))
 
     callers = [threading.Thread(target=call) for _ in range(6)]
     for caller in callers:
