@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
-from adapters._tx import AsyncTx, Plan, SyncTx, is_async, run, run_async, transaction_of
+from adapters._tx import AsyncTx, SyncTx, is_async, run, run_async, transaction_of
 from adapters.email._addresses import check_text
-from adapters.email._entries import counts_plan, list_plan
 from adapters.email._freeze import MAX_BYTES, MAX_RECIPIENTS, Limits, freeze
 from adapters.email._message import Email
-from adapters.email._put import Order, Put, put_plan
+from adapters.email._people import People
+from adapters.email._put import Order, put_plan
 from adapters.email._sql import TABLES
-from adapters.email._states import STATES, State
+from adapters.email._states import Policy
 from fencing import fenced_write, history
 from fencing._law import MAX_RESOURCE_BYTES
 from fencing._lease import inherited_lease, process_holder
 from fencing._write import resolve_token
 from fencing.errors import ContentionError
 
-T = TypeVar("T")
-
-Policy = Literal["hold"]
-"""What happens to a message of which nobody knows whether it was sent. ``hold``: it waits for a person, as
-``uncertain``."""
-
 _PREFIX = "outbox/"
 MAX_KEY_BYTES = MAX_RESOURCE_BYTES - len(_PREFIX)
 """The longest key, in bytes of UTF-8: with its prefix it is a fenced resource."""
 
 
-class Outbox:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One message of :meth:`Outbox.put_many`: the arguments of :meth:`Outbox.put`."""
+
+    message: EmailMessage | Email
+    key: str
+    due_at: datetime | None = None
+    expires_at: datetime | None = None
+    priority: int = 0
+    policy: Policy = "hold"
+    tenant: str | None = None
+    order_key: str | None = None
+
+
+class Outbox(People):
     """Mail that is sent if and only if the transaction that wrote it commits, once per key.
 
     ``from_`` is the sender of an :class:`Email` (or message) without one; ``envelope_from`` the address for bounces,
@@ -62,6 +72,8 @@ class Outbox:
         expires_at: datetime | None = None,
         priority: int = 0,
         policy: Policy = "hold",
+        tenant: str | None = None,
+        order_key: str | None = None,
         token: Any = None,
     ) -> Any:
         """Put a message into the outbox, in the open transaction ``tx``; returns :class:`Put` (awaitable for an async
@@ -71,7 +83,10 @@ class Outbox:
         AsyncConnection. ``key`` names the message (``invoice/42``): the same key with the same content is a no-op,
         whatever else is passed; with other content it is :class:`~fencing.errors.KeyConflictError`, whose ``differs``
         names the parts. Message-ID and Date are no content. ``due_at`` and ``expires_at`` are aware times; a higher
-        ``priority`` (-32768 to 32767) goes first.
+        ``priority`` (-32768 to 32767) goes first. ``policy``: what happens if nobody knows whether it was sent, see
+        :data:`Policy`. ``tenant`` is for people. Messages with one ``order_key`` go one after the other, in the order
+        in which they were put: each waits until the one before is at its end, for which an uncertain one needs a
+        person.
 
         In a job or lease, or with ``token=``, the resource ``outbox/KEY`` is fenced: a holder that was overtaken gets
         :class:`~fencing.errors.StaleTokenError`. Elsewhere the key alone applies.
@@ -79,48 +94,96 @@ class Outbox:
         Raises ``ValueError`` or ``TypeError`` that names the field; :class:`~fencing.errors.AmbiguousLeaseError`; and
         what :func:`fencing.fenced_write` raises. In each case the message is not in the outbox.
         """
-        _check_key(key)
-        _check_times(due_at, expires_at)
-        if type(priority) is not int or not -32768 <= priority <= 32767:
-            raise ValueError(f"priority is a whole number from -32768 to 32767, not {priority!r}")
-        if policy not in get_args(Policy):
-            raise ValueError(
-                f"policy {policy!r} is not known here; supported: {', '.join(map(repr, get_args(Policy)))}"
-            )
-        frozen = freeze(message, key, self._limits, default_from=self._from, envelope_from=self._envelope_from)
-        transaction = transaction_of(tx, tables=TABLES)
-        claim = inherited_lease() if token is None else token
-        presented, holder = (None, process_holder()) if claim is None else resolve_token(claim)
-        order = Order(key, frozen, due_at, expires_at, priority, policy, holder, str(presented) if presented else None)
-        plan = put_plan(order, transaction.dialect)
-        # A fenced put is recorded as the write that it is; the other one here.
-        fence = (
-            _Recorded(order, transaction.downstream) if claim is None else fenced_write(tx, _PREFIX + key, token=claim)
+        item = Item(
+            message=message,
+            key=key,
+            due_at=due_at,
+            expires_at=expires_at,
+            priority=priority,
+            policy=policy,
+            tenant=tenant,
+            order_key=order_key,
         )
-        if is_async(transaction):
-            return _put_async(transaction, plan, fence)
-        with fence:
-            return run(plan, cast(SyncTx, transaction))
+        call = _Call(tx, [self._order(item)], token)
+        if is_async(call.transaction):
+            return call.only_async(call.transaction)
+        with call.fence():
+            return run(call.plan(), cast(SyncTx, call.transaction))[0]
 
-    def list(self, tx: Any, *, state: State | None = None, limit: int = 100) -> Any:
-        """The newest rows, of one state if given, as :class:`Entry` (awaitable for an async ``tx``)."""
-        if state is not None and state not in STATES:
-            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
-        return _read(tx, list_plan(state, limit))
+    def put_many(self, tx: Any, items: Iterable[Item], *, token: Any = None) -> Any:
+        """Put several messages at once: all of them, or none; returns a :class:`Put` for each, in their order
+        (awaitable for an async ``tx``).
 
-    def counts(self, tx: Any) -> Any:
-        """How many rows are in each state (awaitable for an async ``tx``)."""
-        return _read(tx, counts_plan())
+        As :meth:`put`, whose errors name the item too (``items[3]: …``).
+        """
+        orders = []
+        for number, item in enumerate(items):
+            if not isinstance(item, Item):
+                raise TypeError(f"items[{number}] is an Item, not {type(item).__name__}")
+            try:
+                orders.append(self._order(item))
+            except (ValueError, TypeError) as exc:
+                raise type(exc)(f"items[{number}]: {exc}") from exc
+        call = _Call(tx, orders, token)
+        if is_async(call.transaction):
+            return call.all_async(call.transaction)
+        if not orders:
+            return []
+        transaction = cast(SyncTx, call.transaction)
+        with call.fence(), transaction.savepoint():
+            return run(call.plan(), transaction)
+
+    def _order(self, item: Item) -> Order:
+        _check_key(item.key)
+        _check_times(item.due_at, item.expires_at)
+        if type(item.priority) is not int or not -32768 <= item.priority <= 32767:
+            raise ValueError(f"priority is a whole number from -32768 to 32767, not {item.priority!r}")
+        if item.policy not in get_args(Policy):
+            raise ValueError(f"policy {item.policy!r} is none of {', '.join(map(repr, get_args(Policy)))}")
+        _check_name("tenant", item.tenant)
+        _check_name("order_key", item.order_key)
+        frozen = freeze(
+            item.message, item.key, self._limits, default_from=self._from, envelope_from=self._envelope_from
+        )
+        return Order(
+            item.key, frozen, item.due_at, item.expires_at, item.priority, item.policy, item.tenant, item.order_key
+        )
 
 
-async def _put_async(tx: AsyncTx, plan: Plan[Put], fence: Any) -> Put:
-    async with fence:
-        return await run_async(plan, tx)
+class _Call:
+    """One call of ``put`` or ``put_many``: whose transaction, under which token."""
 
+    def __init__(self, tx: Any, orders: Sequence[Order], token: Any) -> None:
+        self.transaction = transaction_of(tx, tables=TABLES)
+        self._tx = tx
+        self._orders = orders
+        self._claim = inherited_lease() if token is None else token
+        presented, holder = (None, process_holder()) if self._claim is None else resolve_token(self._claim)
+        self._token = str(presented) if presented else None
+        self._actor = holder
 
-def _read(tx: Any, plan: Plan[T]) -> Any:
-    transaction = transaction_of(tx, read_only=True, tables=TABLES)
-    return run_async(plan, transaction) if is_async(transaction) else run(plan, cast(SyncTx, transaction))
+    def plan(self) -> Any:
+        """The statements."""
+        return put_plan(self._orders, self._actor, self._token, self.transaction.dialect)
+
+    def fence(self) -> Any:
+        """A fenced put is recorded as the write that it is; another one by us."""
+        resources = [_PREFIX + order.key for order in self._orders]
+        if self._claim is None:
+            return _Recorded(self._actor, tuple(resources), self.transaction.downstream)
+        return fenced_write(self._tx, *resources, token=self._claim)
+
+    async def only_async(self, transaction: AsyncTx) -> Any:
+        """The put of one, awaited."""
+        async with self.fence():
+            return (await run_async(self.plan(), transaction))[0]
+
+    async def all_async(self, transaction: AsyncTx) -> Any:
+        """The put of several, awaited."""
+        if not self._orders:
+            return []
+        async with self.fence(), transaction.savepoint():
+            return await run_async(self.plan(), transaction)
 
 
 def _check_key(key: str) -> None:
@@ -148,12 +211,22 @@ def _check_times(due_at: datetime | None, expires_at: datetime | None) -> None:
         )
 
 
+def _check_name(field: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not check_text(field, value):
+        raise ValueError(f"{field} is empty; leave it out, or name it")
+    if len(value.encode("utf-8")) > MAX_KEY_BYTES:
+        raise ValueError(f"{field} has more than {MAX_KEY_BYTES} bytes of UTF-8: {value[:60]!r}…")
+
+
 class _Recorded:
     """The event record's ``put`` of an unfenced call: ``with`` and ``async with``, like the fence in whose place it
     stands."""
 
-    def __init__(self, order: Order, downstream: str) -> None:
-        self._order = order
+    def __init__(self, actor: str, resources: tuple[str, ...], downstream: str) -> None:
+        self._actor = actor
+        self._resources = resources
         self._downstream = downstream
         self._began = time.monotonic_ns()
 
@@ -167,11 +240,10 @@ class _Recorded:
             outcome: history.Outcome = (
                 "accepted" if error is None else "contention" if isinstance(error, ContentionError) else "failed"
             )
-            resources = (_PREFIX + self._order.key,)
             name = type(error).__name__ if error else ""
             history.emit(
                 history.Event(
-                    "put", outcome, self._order.actor, self._downstream, resources, error=name, began=self._began
+                    "put", outcome, self._actor, self._downstream, self._resources, error=name, began=self._began
                 )
             )
 

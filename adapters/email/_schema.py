@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Connection,
@@ -26,6 +27,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
+    event,
+    false,
     func,
     select,
     text,
@@ -34,7 +38,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from adapters.email._states import HELD, RECIPIENT_STATES, STATES, sql_list
+from adapters.email._states import HELD, RECIPIENT_STATES, STATES, UNFINISHED, sql_list
 
 _DIALECTS = ("postgresql", "sqlite")
 
@@ -58,9 +62,12 @@ outbox = Table(
     Column("mail_from", Text, nullable=False, comment="the sender in the envelope"),
     Column("message_id", Text, nullable=False),
     Column("content", Text, nullable=False, comment="digests of what the message says, part by part, as JSON"),
-    Column("message", LargeBinary, nullable=False, comment="the final bytes, without Bcc"),
+    Column("message", LargeBinary, comment="the final bytes, without Bcc; null once they are purged"),
     Column("size", Integer, nullable=False, comment="bytes of message"),
+    Column("tenant", Text, comment="whose it is, for people"),
+    Column("order_key", Text, comment="sent one after the other, in the order in which they were put"),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("generation", Integer, nullable=False, server_default=text("0"), comment="rises when it is sent anew"),
     # The newest claim. It stays after the end, so that an older token finds it.
     Column("owner", Text),
     Column("issuer", Text),
@@ -68,6 +75,11 @@ outbox = Table(
     Column("token", BigInteger),
     Column("lease_until", _Time, comment="of a claimed or dispatching row; null otherwise"),
     Column("dispatch", Text, comment="the newest hand-over to the transport"),
+    Column("transport", Text, comment="through which it was handed over last"),
+    Column("in_doubt", Boolean, nullable=False, server_default=false(), comment="it may have been sent before"),
+    Column("key_until", _Time, comment="until when the provider compares the idempotency key"),
+    Column("lookup_at", _Time, comment="of an uncertain row: when the provider is asked; null: never"),
+    Column("lookups", Integer, nullable=False, server_default=text("0")),
     Column("last_error", Text),
     Column("created_at", _Time, nullable=False),
     Column("updated_at", _Time, nullable=False),
@@ -93,6 +105,15 @@ Index(
     sqlite_where=outbox.c.state.in_(HELD),
 )
 
+Index(
+    "fencing_outbox_uncertain",
+    outbox.c.lookup_at,
+    postgresql_where=outbox.c.state == "uncertain",
+    sqlite_where=outbox.c.state == "uncertain",
+)
+_IN_ORDER = and_(outbox.c.order_key.is_not(None), outbox.c.state.in_(UNFINISHED))
+Index("fencing_outbox_order", outbox.c.order_key, outbox.c.id, postgresql_where=_IN_ORDER, sqlite_where=_IN_ORDER)
+
 recipient = Table(
     "fencing_outbox_recipient",
     metadata,
@@ -106,21 +127,45 @@ recipient = Table(
     CheckConstraint(f"state in {sql_list(RECIPIENT_STATES)}", name="fencing_outbox_recipient_state"),
 )
 
-event = Table(
+audit = Table(
     "fencing_outbox_event",
     metadata,
     Column("id", _Id, Identity(always=True), primary_key=True),
     # No foreign key: what happened stays when the row it happened to is purged.
     Column("outbox_id", _Id, nullable=False),
     Column("at", _Time, nullable=False),
-    Column("kind", Text, nullable=False, comment="put, claim (expired ones), dispatch (refused ones), settle, rescue"),
+    Column("kind", Text, nullable=False, comment="put, claim (those not claimed), dispatch (refused ones), settle, …"),
     Column("actor", Text, nullable=False),
     Column("token", Text, comment="issuer/lineage/value"),
     Column("dispatch", Text),
     Column("outcome", Text, nullable=False, comment="the state that it led to; lost: refused, the row was taken over"),
     Column("detail", Text),
+    Column("reason", Text, comment="of a person's act"),
     Index("fencing_outbox_event_row", "outbox_id", "id"),
 )
+
+# What happened is not rewritten, by nobody: the database itself refuses it.
+_KEPT = {
+    "postgresql": (
+        "create or replace function fencing_outbox_event_kept() returns trigger language plpgsql as $$ begin"
+        " raise exception using message = 'fencing_outbox_event is append-only: ' || tg_op || ' is refused'; end $$",
+        "do $$ begin if not exists (select 1 from pg_trigger where tgname = 'fencing_outbox_event_kept'"
+        " and tgrelid = to_regclass('fencing_outbox_event')) then create trigger fencing_outbox_event_kept"
+        " before update or delete or truncate on fencing_outbox_event"
+        " for each statement execute function fencing_outbox_event_kept(); end if; end $$",
+    ),
+    "sqlite": tuple(
+        f"create trigger if not exists fencing_outbox_event_no_{what} before {what} on fencing_outbox_event"
+        f" begin select raise(abort, 'fencing_outbox_event is append-only: {what} is refused'); end"
+        for what in ("update", "delete")
+    ),
+}
+
+
+@event.listens_for(audit, "after_create")
+def _keep(table: Table, connection: Connection, **_: Any) -> None:
+    for statement in _KEPT.get(connection.dialect.name, ()):
+        connection.exec_driver_sql(statement)
 
 
 def ddl(dialect: str) -> str:
@@ -136,7 +181,8 @@ def ddl(dialect: str) -> str:
         made.append(CreateTable(table, if_not_exists=True))
         indexes = sorted(table.indexes, key=lambda index: str(index.name))
         made += [CreateIndex(index, if_not_exists=True) for index in indexes]
-    return "".join(f"{str(one.compile(dialect=known)).strip()};\n" for one in made)
+    texts = [str(one.compile(dialect=known)).strip() for one in made]
+    return "".join(f"{one};\n" for one in (*texts, *_KEPT[dialect]))
 
 
 def create_all(bind: Any) -> None:

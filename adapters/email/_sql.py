@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -58,6 +59,23 @@ def in_list(name: str, values: Iterable[Any]) -> tuple[str, dict[str, Any]]:
     """``(:name0, :name1, …)`` and its parameters."""
     params = {f"{name}{number}": value for number, value in enumerate(values)}
     return "(" + ", ".join(f":{parameter}" for parameter in params) + ")", params
+
+
+def among(dialect: str, parameter: str) -> str:
+    """``= any(:parameter)`` for ids from :func:`ids`: one text however many there are, so that plans are kept."""
+    if dialect == "postgresql":
+        return f"= any(cast(:{parameter} as bigint[]))"
+    return f"in (select value from json_each(:{parameter}))"
+
+
+def ids(dialect: str, numbers: Iterable[int]) -> list[int] | str:
+    """The value of a parameter of :func:`among`."""
+    return list(numbers) if dialect == "postgresql" else json.dumps(list(numbers))
+
+
+def clean(text: str) -> str:
+    """A server's words as they can be stored and shown: without NUL, which PostgreSQL refuses, and other controls."""
+    return "".join(" " if character < " " or "\x7f" <= character <= "\x9f" else character for character in text)[:2000]
 
 
 def to_database(dialect: str, instant: datetime | None) -> datetime | str | None:

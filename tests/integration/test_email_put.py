@@ -306,7 +306,9 @@ def test_each_put_is_in_the_event_record_once(engine: Engine) -> None:
         ),
         ({"key": "k", "priority": 1.5}, ValueError, "priority"),
         ({"key": "k", "priority": 40_000}, ValueError, "priority"),
-        ({"key": "k", "policy": "resend"}, ValueError, "'resend'.*supported: 'hold'"),
+        ({"key": "k", "policy": "twice"}, ValueError, "'twice'.*'hold', 'resend'"),
+        ({"key": "k", "tenant": ""}, ValueError, "tenant is empty"),
+        ({"key": "k", "order_key": "a\nb"}, ValueError, "order_key holds the control"),
     ],
 )
 def test_bad_arguments_are_named_and_nothing_is_written(
