@@ -29,8 +29,8 @@ _REFUSED = {
     ),
     **_named("the whole block is one transaction already", "MULTI EXEC DISCARD WATCH UNWATCH"),
     **_named(
-        "a script cannot call another one; record its commands one by one",
-        "EVAL EVALSHA EVAL_RO EVALSHA_RO FCALL FCALL_RO FUNCTION SCRIPT",
+        "a script cannot call one that the server keeps; record EVAL with its text",
+        "EVALSHA EVAL_RO EVALSHA_RO FCALL FCALL_RO FUNCTION SCRIPT",
     ),
     **_named("it would take the marks with it, and a delete must keep them", "FLUSHALL FLUSHDB SWAPDB"),
     **_named(
@@ -84,6 +84,16 @@ def _none(words: Words) -> Words:
     return ()
 
 
+def _scripted(words: Words) -> Words:
+    """``EVAL script numkeys key [key ...] ...``."""
+    if words[1].startswith(b"#!"):
+        raise ValueError("a script under the fence has no line with #!: its flags are those of the script around it")
+    count = int(words[2])
+    if count < 0 or count > len(words) - 3:
+        raise ValueError(f"EVAL names {count} keys and has {len(words) - 3} arguments")
+    return words[3 : 3 + count]
+
+
 def _counted(words: Words) -> Words:
     """``NAME numkeys key [key ...] ...``."""
     return words[2 : 2 + int(words[1])]
@@ -127,6 +137,7 @@ _KEYS = {
     **_found_by(_stored_counted, "ZUNIONSTORE ZINTERSTORE ZDIFFSTORE"),
     **_found_by(_counted, "ZUNION ZINTER ZDIFF LMPOP ZMPOP SINTERCARD ZINTERCARD"),
     **_found_by(_counted_pairs, "MSETEX"),
+    **_found_by(_scripted, "EVAL"),
     **_found_by(_first_and_stored, "SORT SORT_RO GEORADIUS GEORADIUSBYMEMBER"),
     **_found_by(_streams, "XREAD XREADGROUP"),
     **_found_by(_none, "PING ECHO TIME PUBLISH SPUBLISH PUBSUB INFO DBSIZE KEYS SCAN RANDOMKEY LASTSAVE ROLE LOLWUT"),
@@ -149,7 +160,7 @@ class Command:
         try:
             keys = self.find_keys(words)
         except (ValueError, IndexError) as exc:
-            raise ValueError(f"{name}: its arguments do not tell its keys: {list(words[1:])!r}") from exc
+            raise ValueError(f"{name}: its arguments do not tell its keys ({exc}): {list(words[1:])!r}") from exc
         if self.may_block and b"BLOCK" in (item.upper() for item in words[: words.index(keys[0])]):
             raise ValueError(f"{name} with BLOCK has no place in a fenced write: nothing may wait inside the script")
         return keys

@@ -10,7 +10,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from adapters.redis._dialogue import PAUSES, Dialogue
 from adapters.redis._durability import Durability
 from adapters.redis._errors import LOST, nothing_done, unknown, unreachable
-from adapters.redis._reading import as_mark
+from adapters.redis._reading import as_mark, no_mark
 from adapters.redis._recorder import Tape
 from adapters.redis._script import LOAD, OnMissing, call
 from adapters.redis._wire import packed
@@ -42,7 +42,7 @@ class Terms:
 class Write:
     """One call: whose token is shown to which resources, and what is executed if it is accepted (no tape: nothing)."""
 
-    __slots__ = ("_holder", "_on_missing", "_resources", "_tape", "_terms", "_token")
+    __slots__ = ("_generation", "_holder", "_on_missing", "_resources", "_tape", "_terms", "_token")
 
     def __init__(
         self,
@@ -60,6 +60,9 @@ class Write:
         self._on_missing: OnMissing = on_missing
         # Without commands there is nothing that could be executed twice, and nothing to remember.
         self._tape = tape if tape else None
+        # As known when the write was first sent. What another thread hears in between must not be taken for it: a
+        # repeated write would pass for a new one under a mark that has forgotten it.
+        self._generation = 0
 
     def dialogue(self) -> Dialogue[None]:
         """Show the token, execute the commands, wait for replicas; settle the tape. Raises what refused or failed."""
@@ -113,6 +116,8 @@ class Write:
         # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
         on_missing = "reject" if again and self._tape else self._on_missing
         first, token, writers = self._resources[0], self._token, self._terms.writers
+        if not again:
+            self._generation = writers.generation(first, token)
         for _ in range(_CATCH_UPS):
             command = call(
                 self._resources,
@@ -121,7 +126,7 @@ class Write:
                 on_missing,
                 writer,
                 self._tape,
-                generation=writers.generation(first, token),
+                generation=self._generation,
                 protocol=protocol,
             )
             try:
@@ -131,10 +136,12 @@ class Write:
                 answer = yield command
             if answer[0] != b"again" or writer is None:
                 return answer
-            writers.heard(first, token, int(answer[1]))
+            generation = int(answer[1])
+            writers.heard(first, token, generation)
             if again:
                 raise unknown("the reply was lost, and the mark has forgotten this write", self._terms.downstream)
             writer.renew()
+            self._generation = generation
         raise ContentionError(
             f"{self._terms.downstream}: {first!r} is written to by so many at once that this write cannot be told from "
             "an older one; nothing was written"
@@ -159,6 +166,8 @@ class Write:
                 self._terms.downstream,
             )
         resource = self._resources[answer[1]]
+        if verdict == b"foreign":
+            raise no_mark(resource, "it has no token", self._terms.downstream)
         if verdict == b"evictable":
             raise MarkMissingError(
                 f"{self._terms.downstream} has no mark of {resource!r} and evicts keys that have no time to live "

@@ -1,7 +1,8 @@
 """The two drivers of a dialogue: one for ``redis.Redis``, one for ``redis.asyncio.Redis``.
 
 They send on a connection of the client's pool by themselves: the client's own ``execute_command`` repeats a command
-whose reply was lost (ten times by default in redis-py 8), and with it one script was applied twice.
+whose reply was lost (ten times by default in redis-py 8), and with it one script was applied twice. In a cluster they
+follow ``MOVED`` and ``ASK``, before which nothing was done, and send the same request there.
 """
 
 from __future__ import annotations
@@ -10,23 +11,30 @@ import asyncio
 import time
 from typing import Any, TypeVar
 
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import AskError, ReadOnlyError, ResponseError
 
 from adapters.redis._dialogue import Dialogue
 from adapters.redis._errors import LOST
+from adapters.redis._places import MAX_REDIRECTIONS, Redirection
 
 T = TypeVar("T")
 
 
 def drive(pool: Any, dialogue: Dialogue[T]) -> T:
-    """Hold the dialogue over a connection of a blocking pool."""
+    """Hold the dialogue over a connection of a blocking pool, or of another place (``_places``)."""
     connection = None
     in_flight = False
+    follows = hasattr(pool, "follow")
+    redirected: Redirection | None = None
+    redirections = 0
     try:
         request = next(dialogue)
         while True:
             try:
                 answer: Any = None
+                if redirected is not None:
+                    said, redirected = redirected, None
+                    connection = pool.follow(said)
                 if request is None:
                     if connection is None:
                         connection = pool.get_connection()
@@ -41,6 +49,11 @@ def drive(pool: Any, dialogue: Dialogue[T]) -> T:
                     time.sleep(request)
             except ResponseError as exc:
                 in_flight = False
+                if follows and connection is not None and isinstance(exc, AskError) and redirections < MAX_REDIRECTIONS:
+                    redirections += 1
+                    redirected, left, connection = exc, connection, None
+                    pool.release(left)
+                    continue
                 if connection is not None and isinstance(exc, ReadOnlyError):
                     connection.disconnect()  # after a failover the same address leads to another server
                 request = dialogue.throw(exc)
@@ -49,6 +62,8 @@ def drive(pool: Any, dialogue: Dialogue[T]) -> T:
                 if lost is not None:
                     lost.disconnect()
                     pool.release(lost)
+                if follows:
+                    pool.lost()
                 request = dialogue.throw(exc)
             else:
                 request = dialogue.send(answer)
@@ -63,14 +78,20 @@ def drive(pool: Any, dialogue: Dialogue[T]) -> T:
 
 
 async def drive_async(pool: Any, dialogue: Dialogue[T]) -> T:
-    """Hold the dialogue over a connection of an asyncio pool."""
+    """Hold the dialogue over a connection of an asyncio pool, or of another place (``_places``)."""
     connection = None
     in_flight = False
+    follows = hasattr(pool, "follow")
+    redirected: Redirection | None = None
+    redirections = 0
     try:
         request = next(dialogue)
         while True:
             try:
                 answer: Any = None
+                if redirected is not None:
+                    said, redirected = redirected, None
+                    connection = await pool.follow(said)
                 if request is None:
                     if connection is None:
                         connection = await pool.get_connection()
@@ -85,6 +106,11 @@ async def drive_async(pool: Any, dialogue: Dialogue[T]) -> T:
                     await asyncio.sleep(request)
             except ResponseError as exc:
                 in_flight = False
+                if follows and connection is not None and isinstance(exc, AskError) and redirections < MAX_REDIRECTIONS:
+                    redirections += 1
+                    redirected, left, connection = exc, connection, None
+                    await pool.release(left)
+                    continue
                 if connection is not None and isinstance(exc, ReadOnlyError):
                     await connection.disconnect()  # after a failover the same address leads to another server
                 request = dialogue.throw(exc)
@@ -93,6 +119,8 @@ async def drive_async(pool: Any, dialogue: Dialogue[T]) -> T:
                 if lost is not None:
                     await lost.disconnect()
                     await pool.release(lost)
+                if follows:
+                    pool.lost()
                 request = dialogue.throw(exc)
             else:
                 request = dialogue.send(answer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -11,13 +10,17 @@ from typing import Any, overload
 import redis
 import redis.asyncio
 from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
 from redis.client import Pipeline
+from redis.cluster import ClusterPipeline
 
+from adapters.redis._client import callbacks_of, encoder_of, is_cluster, name_of, one_slot, socket_timeout
 from adapters.redis._core import Terms, Write
 from adapters.redis._diagnose import diagnosing
 from adapters.redis._dialogue import Dialogue
 from adapters.redis._drive import drive, drive_async
 from adapters.redis._durability import Durability
+from adapters.redis._places import AsyncNode, Node
 from adapters.redis._reading import reading
 from adapters.redis._recorder import Recorder, Tape
 from adapters.redis._writers import Writers
@@ -26,7 +29,10 @@ from fencing._law import OnMissing
 
 
 class RedisGuard:
-    """A guard over a ``redis.Redis`` or ``redis.asyncio.Redis``: pass it to ``fenced_write()`` in place of the client.
+    """A guard over a ``Redis`` or ``RedisCluster``, blocking or asyncio: pass it to ``fenced_write()`` in its place.
+
+    In a cluster everything that one write touches must lie in one slot: name the data with :func:`redis_key`, and
+    several resources of one write with a hash tag (``"{shop-3}/cart/7"``); else a ``ValueError`` names what does not.
 
     ``on_missing``: what a write to a resource without a mark means. ``"reject"`` (the default): the mark was lost,
     and the write is refused with :class:`~fencing.errors.MarkMissingError`; only ``raise_fence`` and a job's
@@ -43,24 +49,29 @@ class RedisGuard:
     """
 
     @overload
-    def __new__(cls, client: redis.Redis, on_missing: OnMissing = ..., durability: str = ...) -> SyncRedisGuard: ...
+    def __new__(
+        cls, client: redis.Redis | redis.RedisCluster, on_missing: OnMissing = ..., durability: str = ...
+    ) -> SyncRedisGuard: ...
     @overload
     def __new__(
-        cls, client: redis.asyncio.Redis, on_missing: OnMissing = ..., durability: str = ...
+        cls,
+        client: redis.asyncio.Redis | redis.asyncio.RedisCluster,
+        on_missing: OnMissing = ...,
+        durability: str = ...,
     ) -> AsyncRedisGuard: ...
     def __new__(cls, client: Any, on_missing: OnMissing = "reject", durability: str = "none") -> RedisGuard:
         """Pick the guard for the kind of client."""
         kind: type[RedisGuard]
-        if isinstance(client, Pipeline | AsyncPipeline):
+        if isinstance(client, Pipeline | AsyncPipeline | ClusterPipeline | AsyncClusterPipeline):
             raise TypeError("a pipeline cannot be fenced: pass the client, and record the commands in the block")
-        if isinstance(client, redis.asyncio.Redis):
+        if isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster):
             kind = AsyncRedisGuard
-        elif isinstance(client, redis.Redis):
+        elif isinstance(client, redis.Redis | redis.RedisCluster):
             kind = SyncRedisGuard
         else:
             raise TypeError(
                 f"no guard knows how to fence a {type(client).__module__}.{type(client).__qualname__}: "
-                "pass a redis.Redis or a redis.asyncio.Redis"
+                "pass a Redis or a RedisCluster of redis or redis.asyncio"
             )
         if not issubclass(kind, cls) and not issubclass(cls, kind):
             raise TypeError(
@@ -68,20 +79,28 @@ class RedisGuard:
             )
         return object.__new__(kind if issubclass(kind, cls) else cls)
 
+    _node: type[Node] | type[AsyncNode]
+
     def __init__(self, client: Any, on_missing: OnMissing = "reject", durability: str = "none") -> None:
         if on_missing not in ("reject", "create"):
             raise ValueError(f'on_missing is "reject" or "create", not {on_missing!r}')
         self._client = client  # a client that is gone closes its pool
-        self._pool = client.connection_pool
-        self._callbacks = client.response_callbacks
-        self._encoder = self._pool.get_encoder()
+        self._pool = None if is_cluster(client) else client.connection_pool
+        self._callbacks = callbacks_of(client)
+        self._encoder = encoder_of(client)
         self._on_missing = on_missing
-        self.downstream = _name(self._pool)
-        promised = Durability.parse(durability, _socket_timeout(self._pool))
+        self.downstream = name_of(client)
+        promised = Durability.parse(durability, socket_timeout(client))
         self._terms = Terms(self.downstream, promised, Writers())
 
-    def _tape(self) -> Tape:
-        return Tape(self._encoder, self._callbacks)
+    def _place(self, resources: tuple[str, ...]) -> Any:
+        """Where the connection for these resources is to be had."""
+        return self._pool if self._pool is not None else self._node(self._client, one_slot(resources))
+
+    def _tape(self, resources: tuple[str, ...]) -> Tape:
+        return Tape(
+            self._encoder, self._callbacks, None if self._pool is not None else (one_slot(resources), resources[0])
+        )
 
     def _writing(self, resources: tuple[str, ...], token: Token, holder: str, tape: Tape) -> Dialogue[None]:
         return Write(self._terms, resources, token, holder, self._on_missing, tape).dialogue()
@@ -91,59 +110,82 @@ class RedisGuard:
 
 
 class SyncRedisGuard(RedisGuard):
-    """What :class:`RedisGuard` makes of a ``redis.Redis``."""
+    """What :class:`RedisGuard` makes of a ``redis.Redis`` or ``redis.RedisCluster``."""
+
+    _node = Node
 
     @contextmanager
     def open(self, resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Recorder]:
         """Yield a recorder. When the block ends without an error, check the token and execute the commands at once."""
-        tape = self._tape()
+        tape = self._tape(resources)
         try:
             yield Recorder(tape)
             tape.seal()
-            drive(self._pool, self._writing(resources, token, holder, tape))
+            drive(self._place(resources), self._writing(resources, token, holder, tape))
         except BaseException as exc:
             tape.abandon(exc)
             raise
 
     def raise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """Raise the marks, making those that are missing."""
-        drive(self._pool, self._raising(resources, token, holder))
+        drive(self._place(resources), self._raising(resources, token, holder))
 
     def read_mark(self, resource: str) -> Mark | None:
         """Return the resource's mark; its time is the server's, of when the token was first seen."""
-        return drive(self._pool, reading(resource, self.downstream))
+        return drive(self._place((resource,)), reading(resource, self.downstream))
 
     def diagnose(self) -> list[Finding]:
         """Look at version, role, eviction, replication and persistence of the server."""
-        return drive(self._pool, diagnosing(self.downstream, self._on_missing, self._terms.durability))
+        found: list[Finding] = []
+        for where, place in self._primaries():
+            found += drive(place, diagnosing(where, self._on_missing, self._terms.durability))
+        return found
+
+    def _primaries(self) -> list[tuple[str, Any]]:
+        if self._pool is not None:
+            return [(self.downstream, self._pool)]
+        nodes = self._client.get_primaries()
+        return [(f"{self.downstream} node {node.name}", Node(self._client, 0, node.name)) for node in nodes]
 
 
 class AsyncRedisGuard(RedisGuard):
-    """What :class:`RedisGuard` makes of a ``redis.asyncio.Redis``."""
+    """What :class:`RedisGuard` makes of a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``."""
+
+    _node = AsyncNode
 
     @asynccontextmanager
     async def aopen(self, resources: tuple[str, ...], token: Token, holder: str) -> AsyncIterator[Recorder]:
         """As :meth:`SyncRedisGuard.open`."""
-        tape = self._tape()
+        tape = self._tape(resources)
         try:
             yield Recorder(tape)
             tape.seal()
-            await drive_async(self._pool, self._writing(resources, token, holder, tape))
+            await drive_async(self._place(resources), self._writing(resources, token, holder, tape))
         except BaseException as exc:
             tape.abandon(exc)
             raise
 
     async def araise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """As :meth:`SyncRedisGuard.raise_fence`."""
-        await drive_async(self._pool, self._raising(resources, token, holder))
+        await drive_async(self._place(resources), self._raising(resources, token, holder))
 
     async def aread_mark(self, resource: str) -> Mark | None:
         """As :meth:`SyncRedisGuard.read_mark`."""
-        return await drive_async(self._pool, reading(resource, self.downstream))
+        return await drive_async(self._place((resource,)), reading(resource, self.downstream))
 
     async def adiagnose(self) -> list[Finding]:
         """As :meth:`SyncRedisGuard.diagnose`."""
-        return await drive_async(self._pool, diagnosing(self.downstream, self._on_missing, self._terms.durability))
+        found: list[Finding] = []
+        for where, place in await self._primaries():
+            found += await drive_async(place, diagnosing(where, self._on_missing, self._terms.durability))
+        return found
+
+    async def _primaries(self) -> list[tuple[str, Any]]:
+        if self._pool is not None:
+            return [(self.downstream, self._pool)]
+        await self._client.initialize()
+        nodes = self._client.get_primaries()
+        return [(f"{self.downstream} node {node.name}", AsyncNode(self._client, 0, node.name)) for node in nodes]
 
 
 _guards: weakref.WeakKeyDictionary[Any, RedisGuard] = weakref.WeakKeyDictionary()
@@ -154,27 +196,6 @@ def guard_for(target: Any) -> RedisGuard:
     guard = _guards.get(target)
     if guard is None:
         guard = RedisGuard(target)
-        del guard._client  # or the client, held by its own entry, would never go
+        guard._client = weakref.proxy(target)  # or the client, held by its own entry, would never go
         _guards[target] = guard
     return guard
-
-
-def _socket_timeout(pool: Any) -> float | None:
-    if "socket_timeout" in pool.connection_kwargs:
-        given: float | None = pool.connection_kwargs["socket_timeout"]
-        return given
-    # The default is None, until redis-py 8 made it 5 s.
-    signatures = (inspect.signature(base.__init__).parameters for base in pool.connection_class.__mro__)
-    return next((found["socket_timeout"].default for found in signatures if "socket_timeout" in found), None)
-
-
-def _name(pool: Any) -> str:
-    """``redis:host:port/db``: which server, without user or password."""
-    kwargs = pool.connection_kwargs
-    if "path" in kwargs:
-        place = kwargs["path"]
-    elif hasattr(pool, "service_name"):
-        place = f"sentinel:{pool.service_name}"
-    else:
-        place = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    return f"redis:{place}/{kwargs.get('db') or 0}"

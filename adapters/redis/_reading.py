@@ -19,6 +19,11 @@ from fencing.errors import FencingError
 def reading(resource: str, downstream: str) -> Dialogue[Mark | None]:
     """Read a mark. A lost reply is asked for again: reading changes nothing."""
     fields = yield from asking(("HMGET", mark_key(resource), "token", "holder", "at"), downstream)
+    if fields[0] is None and (yield from asking(("EXISTS", mark_key(resource)), downstream)):
+        # Not the mark that was made a moment ago.
+        fields = yield from asking(("HMGET", mark_key(resource), "token", "holder", "at"), downstream)
+        if fields[0] is None:
+            raise no_mark(resource, "it has no token", downstream)
     return as_mark(resource, fields, downstream)
 
 
@@ -31,11 +36,17 @@ def as_mark(resource: str, fields: Sequence[bytes | None], downstream: str) -> M
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(at or b""))
         return Mark(Token.parse(token.decode()), (holder or b"").decode("utf-8", "replace"), moment)
     except ValueError as exc:
-        raise ServerRefusedError(
-            f"{downstream}: {mark_key(resource)!r} does not hold a mark ({exc}): remove that key, then raise the fence",
-            resource=resource,
-            downstream=downstream,
-        ) from exc
+        raise no_mark(resource, str(exc), downstream) from exc
+
+
+def no_mark(resource: str, why: str, downstream: str) -> ServerRefusedError:
+    """The error for something else under the key of a mark: what it says of the token, nobody knows."""
+    return ServerRefusedError(
+        f"{downstream}: {mark_key(resource)!r} does not hold a mark ({why}): remove that key, then raise the fence; "
+        "nothing was written",
+        resource=resource,
+        downstream=downstream,
+    )
 
 
 def asking(words: tuple[str, ...], downstream: str) -> Dialogue[Any]:

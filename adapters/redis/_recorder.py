@@ -11,6 +11,7 @@ from redis.exceptions import DataError
 
 from adapters.redis._commands import command
 from adapters.redis._keys import MARK_PREFIX
+from adapters.redis._places import slot_of
 from adapters.redis._wire import number, word
 from fencing.errors import EffectError, FencingError, OutcomeUnknownError
 
@@ -27,9 +28,25 @@ class Tape:
     ``size`` is the number of words.
     """
 
-    __slots__ = ("_callbacks", "_calls", "_encoder", "_end", "_replies", "_sealed", "_values", "keys", "size", "words")
+    __slots__ = (
+        "_callbacks",
+        "_calls",
+        "_encoder",
+        "_end",
+        "_replies",
+        "_sealed",
+        "_slot",
+        "_values",
+        "keys",
+        "size",
+        "words",
+    )
 
-    def __init__(self, encoder: Any, callbacks: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(
+        self, encoder: Any, callbacks: Mapping[str, Callable[..., Any]], slot: tuple[int, str] | None = None
+    ) -> None:
+        """``slot``: in a cluster, the one in which every key must lie, and the resource that lies there."""
+        self._slot = slot
         self._encoder = encoder
         self._callbacks = callbacks
         self._calls: list[tuple[str, dict[str, Any]]] = []
@@ -64,6 +81,12 @@ class Tape:
         for key in keys:
             if key.startswith(MARK_PREFIX):
                 raise ValueError(f"{name}: the key {key!r} is a mark, which only the guard writes")
+            if self._slot is not None and slot_of(key) != self._slot[0]:
+                raise ValueError(
+                    f"{name}: the key {key!r} lies in slot {slot_of(key)} of the cluster and the mark of "
+                    f"{self._slot[1]!r} in slot {self._slot[0]}, where no single step reaches both: "
+                    f"name it with redis_key({self._slot[1]!r}, ...)"
+                )
         count = len(words)
         self.keys += map(word, keys)
         self.words.append(number(-count if known.reshaped else count))

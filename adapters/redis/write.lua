@@ -15,6 +15,7 @@
 --   {applied[, answer]}                              executed before, with that answer if it was kept
 --   {again, generation}                              it may have been executed and forgotten; nothing was done
 --   {missing | evictable, i}                         the i-th resource (from 0) has no mark; nothing was done
+--   {foreign, i}                                     under its key is a hash that is no mark; nothing was done
 --   {stale | issuer | lineage, i, token, holder, at} the mark that refuses; nothing was done
 --
 -- A mark is a hash: token, holder, at (when the token was first seen, in microseconds since 1970 by this server). The
@@ -69,11 +70,25 @@ local function repeated(last)
   end
 end
 
+-- A script of the caller's: EVAL, its text, how many keys, the keys, the other arguments. It sees them as KEYS and ARGV,
+-- and what it raises is the reply, as redis.pcall gives it.
+local function run_script(first, after)
+  local chunk, broken = loadstring('local KEYS, ARGV = ...; ' .. ARGV[first + 1], '@user_script')
+  if not chunk then return {err = 'ERR Error compiling script: ' .. broken} end
+  local count = ARGV[first + 2] + 0
+  local keys = {unpack(ARGV, first + 3, first + 2 + count)}
+  local ran, reply = pcall(chunk, keys, {unpack(ARGV, first + 3 + count, after)})
+  redis.setresp(2)
+  if ran then return reply end
+  return {err = type(reply) == 'table' and reply.err or tostring(reply)}
+end
+
 local advances, repeats = {}, {}
 local is_new = true
 for i = 1, marks do
   local mark = redis.call('HMGET', KEYS[i], 'token', 'writer:' .. writer)
   if not mark[1] then
+    if redis.call('EXISTS', KEYS[i]) == 1 then return {'foreign', i - 1} end
     if on_missing == 'reject' then return {'missing', i - 1} end
     if on_missing == 'create' and evicts_marks() then return {'evictable', i - 1} end
     advances[#advances + 1] = KEYS[i]
@@ -126,7 +141,9 @@ while i <= last do
     words = -words
     if ARGV[8] == '3' then redis.setresp(3) end
   end
-  local reply = redis.pcall(unpack(ARGV, i + 1, i + words))
+  local reply
+  if ARGV[i + 1] == 'EVAL' then reply = run_script(i + 1, i + words)
+  else reply = redis.pcall(unpack(ARGV, i + 1, i + words)) end
   if reshaped then redis.setresp(2) end
   if type(reply) == 'table' and reply.err then
     answer = {'failed', n - 1, reply.err, answer}

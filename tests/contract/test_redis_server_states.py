@@ -219,6 +219,16 @@ def test_something_else_under_the_marks_key(calls: Calls, plain: redis.Redis) ->
     plain.hset("fencing:{b}:mark", mapping={"token": "no token"})
     with pytest.raises(ServerRefusedError, match="does not hold a mark"):
         calls.write(lambda r: r.set("x", 1), "b", token=token(5))
+    # A hash without a token is not a mark that is missing: what was there, nobody knows.
+    plain.hdel("fencing:{b}:mark", "token")
+    plain.hset("fencing:{b}:mark", "holder", "somebody")
+    with pytest.raises(ServerRefusedError, match="does not hold a mark"):
+        calls.raise_fence("b", token=token(5))
+    with pytest.raises(ServerRefusedError, match="does not hold a mark"):
+        calls.write(lambda r: r.set("x", 1), "b", token=token(5))
+    with pytest.raises(ServerRefusedError, match="does not hold a mark"):
+        calls.read_mark("b")
+    assert plain.hgetall("fencing:{b}:mark") == {b"holder": b"somebody"}
     assert plain.get("x") == b"before"
 
 

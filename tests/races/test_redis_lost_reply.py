@@ -198,6 +198,27 @@ def test_a_write_that_is_no_longer_remembered_is_unknown_and_not_applied_again(
     assert plain.hlen("fencing:{a}:mark") < 1100, "a mark does not grow with its writers for ever"
 
 
+def test_a_repeated_write_is_judged_by_what_was_known_when_it_was_first_sent(proxy: Proxy, plain: redis.Redis) -> None:
+    """Another thread of the same guard may hear meanwhile that the mark has forgotten its writers."""
+    client = redis.Redis.from_url(proxy.url)
+    guard = RedisGuard(client)
+
+    def increment() -> None:
+        with fenced_write(guard, "a", token=token(5)) as r:
+            r.incr("n")
+
+    def forget_and_let_another_thread_hear_of_it() -> None:
+        many_writers(plain, 1100)
+        with fenced_write(guard, "a", token=token(5)) as r:
+            r.set("other", 2)
+
+    proxy.lose_reply(SCRIPT, then=forget_and_let_another_thread_hear_of_it)
+    with pytest.raises(errors.OutcomeUnknownError, match="forgotten"):
+        increment()
+    assert plain.get("n") == b"1"
+    client.close()
+
+
 def test_a_first_try_under_a_mark_that_has_forgotten_its_writers_goes_through(plain: redis.Redis) -> None:
     many_writers(plain, 1100)
     assert increment(Blocking(plain_url(plain))).value == 1

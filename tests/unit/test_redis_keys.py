@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from adapters.redis import redis_key
-from adapters.redis._keys import MARK_PREFIX, mark_key
+from adapters.redis._keys import MARK_PREFIX, mark_key, resource_of
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=40)
 
@@ -51,3 +51,21 @@ def test_a_plain_name_stays_readable() -> None:
 def test_wrong_names_are_refused(resource: Any, name: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         redis_key(resource, name)
+
+
+@given(resource=names)
+def test_a_mark_tells_its_resource(resource: str) -> None:
+    assert resource_of(mark_key(resource)) == resource
+
+
+@pytest.mark.parametrize(
+    "key", ["fencing:{a}:other", "fencing:{}:mark", "x", "fencing:{a}:mark:b", "fencing:{%61}:mark"]
+)
+def test_a_key_of_something_else_is_no_mark(key: str) -> None:
+    assert resource_of(key) is None
+
+
+@given(tag=names.filter(lambda text: "}" not in text), one=names, other=names)
+def test_resources_with_one_hash_tag_share_a_slot(tag: str, one: str, other: str) -> None:
+    here, beside = f"{{{tag}}}{one}", f"{{{tag}}}{other}"
+    assert key_slot(mark_key(here).encode()) == key_slot(redis_key(beside, "x").encode())

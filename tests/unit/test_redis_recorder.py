@@ -27,7 +27,7 @@ REFUSED = [
     ("BLPOP", "k", 0), ("brpop", "k", 0), ("BLMOVE", "a", "b", "LEFT", "LEFT", 0), ("BZPOPMIN", "k", 0), ("WAIT", 1, 1),
     ("SELECT", 1), ("AUTH", "x"), ("HELLO", 3), ("CLIENT", "KILL"), ("CLIENT KILL", "x"), ("RESET",), ("MONITOR",),
     ("MULTI",), ("EXEC",), ("WATCH", "k"), ("DISCARD",), ("SUBSCRIBE", "c"), ("PSUBSCRIBE", "c"),
-    ("SCRIPT LOAD", "return 1"), ("EVAL", "return 1", 0), ("EVALSHA", "x", 0), ("FCALL", "f", 0), ("FUNCTION LIST",),
+    ("SCRIPT LOAD", "return 1"), ("EVALSHA", "x", 0), ("EVAL_RO", "x", 0), ("FCALL", "f", 0), ("FUNCTION LIST",),
     ("FLUSHALL",), ("FLUSHDB",), ("SWAPDB", 0, 1), ("SHUTDOWN",), ("CONFIG SET", "a", "b"), ("DEBUG", "x"),
     ("REPLICAOF", "NO", "ONE"), ("ACL", "SETUSER", "x"), ("MIGRATE", "x"), ("  ",),
 ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_the_methods_of_the_client_are_refused_as_their_commands_are(recorder: R
     for call in (
         lambda: recorder.blpop(["k"], 0),
         lambda: recorder.flushdb(),
-        lambda: recorder.eval("return 1", 0),
+        lambda: recorder.evalsha("x", 0),
         lambda: recorder.script_load("return 1"),
         lambda: recorder.config_set("a", "b"),
         lambda: recorder.xread({"s": "0"}, block=10),
