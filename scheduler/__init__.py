@@ -3,9 +3,51 @@
 from scheduler._acts import Outside
 from scheduler._app import Scheduler
 from scheduler._held import Counts
+from scheduler._hooks import (
+    ClaimEvent,
+    EnqueueEvent,
+    Event,
+    JobEvent,
+    LagEvent,
+    ListenEvent,
+    LoseEvent,
+    RescueEvent,
+    SettleEvent,
+    StartEvent,
+    StuckEvent,
+)
 from scheduler._job import Enqueued, Job
+from scheduler._measures import Measures, Percentiles, QueueMeasures, StuckJob, TaskMeasures, WorkerMeasures
 from scheduler._occurrence import Occurrence
 from scheduler._retry import Bury, Retry, RetryIn
 from scheduler._schedule import Schedule
 
-__all__ = ["Bury", "Counts", "Enqueued", "Job", "Occurrence", "Outside", "Retry", "RetryIn", "Schedule", "Scheduler"]
+__all__ = [
+    "Bury",
+    "ClaimEvent",
+    "Counts",
+    "EnqueueEvent",
+    "Enqueued",
+    "Event",
+    "Job",
+    "JobEvent",
+    "LagEvent",
+    "ListenEvent",
+    "LoseEvent",
+    "Measures",
+    "Occurrence",
+    "Outside",
+    "Percentiles",
+    "QueueMeasures",
+    "RescueEvent",
+    "Retry",
+    "RetryIn",
+    "Schedule",
+    "Scheduler",
+    "SettleEvent",
+    "StartEvent",
+    "StuckEvent",
+    "StuckJob",
+    "TaskMeasures",
+    "WorkerMeasures",
+]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 from weakref import WeakSet
 
 from fencing import Lease
@@ -31,14 +31,18 @@ from scheduler._enqueue import (
     enqueue_alone,
 )
 from scheduler._held import Counts
-from scheduler._job import Job
+from scheduler._hooks import E, EnqueueEvent, Hooks
+from scheduler._job import Enqueued, Job
 from scheduler._leases import Leases
 from scheduler._loop import log
+from scheduler._measure import MAX_WINDOW, measure
+from scheduler._measures import Measures
 from scheduler._postgres import copy_jobs
 from scheduler._retry import Retry
 from scheduler._schedule import Clock, Schedule
 from scheduler._schedules import Declared, store
 from scheduler._sql import Statements
+from scheduler._tally import Tallies
 from scheduler._tasks import Fences, Task, check_name, make_task
 from scheduler._worker import Service, Worker, wait_until
 from scheduler.errors import UnknownTaskError
@@ -53,6 +57,7 @@ class _Process:
     owner: str
     link: Link
     leases: Leases
+    tallies: Tallies
 
 
 _schedulers: WeakSet[Scheduler] = WeakSet()
@@ -79,6 +84,8 @@ class Scheduler:
         self._tasks: dict[str, Task] = {}
         self._schedules: dict[str, Declared] = {}
         self._services: list[Service] = []
+        self._acceptable_lags: dict[str, float | None] = {}
+        self._hooks = Hooks()
         self._process: _Process | None = None
         self._process_lock = threading.Lock()
         _schedulers.add(self)
@@ -188,6 +195,33 @@ class Scheduler:
         relay."""
         self._services.append(service)
 
+    def queue(self, name: str, *, acceptable_lag: float | None = None) -> None:
+        """Say what is expected of a queue; stored when a worker starts.
+
+        ``acceptable_lag``: seconds from due to claimed after which its jobs are late. It is a measure and no deadline:
+        nothing is dropped or preferred for it. When it is exceeded, :meth:`measure` and the metrics say so, a
+        :class:`LagEvent` is told and ``fencing doctor`` warns. None states nothing.
+        """
+        check_name("queue", name)
+        if acceptable_lag is not None and not (
+            isinstance(acceptable_lag, int | float) and 0 < acceptable_lag < float("inf")
+        ):
+            raise ValueError(f"queue {name!r}: acceptable_lag= is a number of seconds above 0, not {acceptable_lag!r}")
+        self._acceptable_lags[name] = acceptable_lag
+
+    def on(self, kind: type[E]) -> Callable[[Callable[[E], object]], Callable[[E], object]]:
+        """Register the decorated function as a hook: it is called with every event of this class, or a class below it.
+
+        A worker calls hooks on a thread of its own, in the order of the events. What a hook raises is logged and harms
+        no job; when more than 10,000 events wait for a slow one, further events are dropped and counted.
+        """
+
+        def register(hook: Callable[[E], object]) -> Callable[[E], object]:
+            self._hooks.add(kind, hook)
+            return hook
+
+        return register
+
     # -- what the application asks for
 
     def enqueue(
@@ -230,9 +264,10 @@ class Scheduler:
         }
         unique = checked_unique(unique, key)
         if connection is not None:
-            return enqueue(connection, self._statements, parameters, unique)
+            return self._told(task, queue, enqueue(connection, self._statements, parameters, unique))
         with self._here().link.use("enqueue") as own:
-            return enqueue_alone(own, self._statements, parameters, unique)
+            enqueued = enqueue_alone(own, self._statements, parameters, unique)
+        return self._told(task, queue, enqueued)
 
     def enqueue_many(
         self,
@@ -254,7 +289,10 @@ class Scheduler:
         attempts = self._tasks[task].retry.max_attempts
         rows = [(queue, name, json.loads(checked_args(task, one)), priority, due, attempts) for one in args]
         with self._here().link.use("enqueue many") as own:
-            return copy_jobs(own, self._statements, rows) if rows else 0
+            count = copy_jobs(own, self._statements, rows) if rows else 0
+        if self._hooks.wants(EnqueueEvent):
+            self._hooks.tell(EnqueueEvent(name, queue, count, None, True))
+        return count
 
     def cancel(self, job_id: int, *, reason: str, actor: str | None = None) -> Outside:
         """End a job as ``cancelled``, whether it waits or runs; return what it was.
@@ -362,6 +400,18 @@ class Scheduler:
                 for name, declared in self._schedules.items()
             }
 
+    def measure(self, window: float = 300.0) -> Measures:
+        """Return what the workers did in the last ``window`` seconds (60 to 3600; it begins at a full minute), and how
+        the queues stand now.
+
+        Reads what the workers wrote down, up to five seconds ago, and bounded parts of the indexes: its cost does not
+        grow with the number of jobs.
+        """
+        if not isinstance(window, int | float) or not 60 <= window <= MAX_WINDOW:
+            raise ValueError(f"window= is a number of seconds from 60 to {MAX_WINDOW:.0f}, not {window!r}")
+        with self._here().link.use("measure") as connection:
+            return measure(connection, self._statements, window)
+
     def close(self) -> None:
         """Close this process's connections and end its background threads."""
         with self._process_lock:
@@ -371,6 +421,19 @@ class Scheduler:
             here.link.close()
 
     # -- within
+
+    def _told(self, task: str, queue: str, enqueued: Any) -> Any:
+        """Tell the hooks of a job that was enqueued, or of one that will be when ``enqueued`` is awaited."""
+        if not self._hooks.wants(EnqueueEvent):
+            return enqueued
+        if isinstance(enqueued, Enqueued):
+            self._hooks.tell(EnqueueEvent(task, queue, 1, enqueued.id, enqueued.created))
+            return enqueued
+
+        async def awaited() -> Enqueued:
+            return cast(Enqueued, self._told(task, queue, await enqueued))
+
+        return awaited()
 
     def _known_task(self, name: str) -> str:
         check_name("task", name)
@@ -394,6 +457,8 @@ class Scheduler:
         here = self._here()
         with here.link.use("start a worker") as connection:
             _migrate.check_migrated(connection, self._statements)
+            for queue, acceptable_lag in self._acceptable_lags.items():
+                connection.execute(self._statements["queue_store"], {"name": queue, "acceptable_lag": acceptable_lag})
         self.sync_schedules()
         return Worker(
             self._database,
@@ -405,6 +470,8 @@ class Scheduler:
             batch or 100,
             self._services if listen else (),
             listen=listen,
+            hooks=self._hooks,
+            tallies=here.tallies,
         )
 
     def _here(self) -> _Process:
@@ -416,6 +483,7 @@ class Scheduler:
                     owner,
                     Link(self._database, "app"),
                     Leases(self._database, self._statements, owner),
+                    Tallies(),
                 )
             return self._process
 

@@ -7,6 +7,7 @@ from fencing._lease import lease_clock
 from scheduler._claim import room
 from scheduler._connect import Link
 from scheduler._held import Held, Work
+from scheduler._hooks import ClaimEvent
 from scheduler._postgres import Claim
 from scheduler._store import Claimed
 from scheduler._tasks import Task
@@ -72,6 +73,10 @@ class Claimer:
     def _hand_over(self, batch: list[Held]) -> None:
         work = self._work
         work.counts.claimed += len(batch)
+        work.tallies.claimed([held.claimed for held in batch])
+        if work.teller.wants(ClaimEvent):
+            for held in batch:
+                work.teller.tell(ClaimEvent(**held.facts, lag=held.claimed.lag))
         work.held.update((held.claimed.token, held) for held in batch)
         work.waiting.extend(batch)
         with work.arrived:

@@ -7,6 +7,7 @@ import time
 from fencing._lease import lease_clock
 from scheduler._connect import Link
 from scheduler._held import Held, Work
+from scheduler._hooks import LoseEvent, StuckEvent
 from scheduler._loop import log
 from scheduler._postgres import renew, why_revoked
 from scheduler._sql import Statements
@@ -74,8 +75,10 @@ class Heart:
                     held.claimed.id,
                     held.claimed.token,
                     f": {why}" if why else "",
+                    extra=held.log_fields,
                 )
                 held.lease.lose(why)
+                _tell_lost(self._work, held, why or "somebody else has taken the job over, or rescued it")
 
 
 class Watch:
@@ -90,11 +93,29 @@ class Watch:
         for held in list(self._work.held.values()):
             was_lost = held.lease.is_lost
             if held.lease.expire_if_due() and not was_lost and not held.lease.ended:
-                log.warning("job %d: no renewal was confirmed in time; its lease is lost", held.claimed.id)
+                log.warning(
+                    "job %d: no renewal was confirmed in time; its lease is lost",
+                    held.claimed.id,
+                    extra=held.log_fields,
+                )
+                _tell_lost(self._work, held, "no renewal was confirmed in time")
             if held.started is None:
                 continue
             running = time.monotonic() - held.started
             if running > held.reported + STUCK_AFTER * held.task.lease:
                 held.reported = running
-                log.warning("job %d (%s) has been running for %.0f s", held.claimed.id, held.task.name, running)
+                log.warning(
+                    "job %d (%s) has been running for %.0f s",
+                    held.claimed.id,
+                    held.task.name,
+                    running,
+                    extra=held.log_fields,
+                )
+                if self._work.teller.wants(StuckEvent):
+                    self._work.teller.tell(StuckEvent(**held.facts, seconds=running))
         return None
+
+
+def _tell_lost(work: Work, held: Held, why: str) -> None:
+    if work.teller.wants(LoseEvent):
+        work.teller.tell(LoseEvent(**held.facts, why=why))

@@ -6,10 +6,12 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fencing import Lease
+from scheduler._hooks import Teller
 from scheduler._store import Claimed, Settlement
+from scheduler._tally import Tallies
 
 if TYPE_CHECKING:
     from scheduler._tasks import Task
@@ -17,13 +19,37 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Held:
-    """A claimed job, its task and its lease. ``started`` is a monotonic time once its handler runs."""
+    """A claimed job, its task and its lease.
+
+    ``started`` is a monotonic time while its handler runs, ``ran`` the seconds that it took; ``refused``: a downstream
+    refused a write of the handler's.
+    """
 
     claimed: Claimed
     task: Task
     lease: Lease
     started: float | None = None
     reported: float = 0.0
+    ran: float | None = None
+    refused: bool = False
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What an event tells of the job that it is about."""
+        claimed, lease = self.claimed, self.lease
+        return {
+            "job": claimed.id,
+            "task": claimed.task,
+            "queue": claimed.queue,
+            "attempt": claimed.attempt,
+            "token": lease.token,
+            "owner": lease.holder,
+        }
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """The same for a log record's ``extra=``, the token as text."""
+        return {**self.facts, "token": str(self.lease.token)}
 
 
 @dataclass(slots=True)
@@ -57,6 +83,8 @@ class Work:
     arrived: threading.Condition = field(default_factory=threading.Condition)
     ended_some: threading.Event = field(default_factory=threading.Event)
     doubted: set[int] = field(default_factory=set)
+    teller: Teller = field(default_factory=Teller)
+    tallies: Tallies = field(default_factory=Tallies)
     draining: bool = False
     settled: int = 0
     _finished: int = 0

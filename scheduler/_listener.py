@@ -21,6 +21,7 @@ class Listener:
         on_due: Callable[[], None],
         revoked_channel: str,
         on_revoked: Callable[[int], None],
+        on_reconnect: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._channel = channel
@@ -28,6 +29,8 @@ class Listener:
         self._on_due = on_due
         self._revoked_channel = revoked_channel
         self._on_revoked = on_revoked
+        self._on_reconnect = on_reconnect
+        self._listened = False
         self._stopping = False
 
     def run_once(self) -> float | None:
@@ -35,6 +38,9 @@ class Listener:
         with translated("listen"), self._database.connect("listener") as connection:
             connection.execute(f'listen "{self._channel}"')
             connection.execute(f'listen "{self._revoked_channel}"')
+            if self._listened:
+                self._on_reconnect()
+            self._listened = True
             # Between the last look and the LISTEN, something may have come.
             self._on_due()
             while not self._stopping:

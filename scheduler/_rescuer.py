@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fencing import Token, history
 from scheduler._connect import Link
-from scheduler._held import Counts
+from scheduler._held import Work
+from scheduler._hooks import RescueEvent
 from scheduler._loop import log
 from scheduler._postgres import RESCUE_BATCH, rescue
 from scheduler._sql import Statements
@@ -22,14 +24,14 @@ class Rescuer:
         statements: Statements,
         queues: Sequence[str],
         tasks: Sequence[str],
-        counts: Counts,
+        work: Work,
         on_rescued: Callable[[], None],
     ) -> None:
         self._link = link
         self._statements = statements
         self._queues = queues
         self._tasks = tasks
-        self._counts = counts
+        self._work = work
         self._on_rescued = on_rescued
 
     def run_once(self) -> float | None:
@@ -37,6 +39,16 @@ class Rescuer:
         with self._link.use("rescue") as connection:
             rescued = rescue(connection, self._statements, self._queues, self._tasks)
         for job in rescued:
+            fields: dict[str, Any] = {
+                "job": job.id,
+                "task": job.task,
+                "queue": job.queue,
+                "attempt": job.attempt,
+                "token": Token(job.token, job.issuer, job.lineage),
+                "owner": job.owner,
+            }
+            if self._work.teller.wants(RescueEvent):
+                self._work.teller.tell(RescueEvent(**fields, state=job.state))
             log.warning(
                 "job %d (%s): the lease of %s ran out in attempt %d; now %s",
                 job.id,
@@ -44,12 +56,14 @@ class Rescuer:
                 job.owner,
                 job.attempt,
                 job.state,
+                extra={**fields, "token": str(fields["token"])},
             )
             if history.recording():
-                token = str(Token(job.token, job.issuer, job.lineage))
+                token = str(fields["token"])
                 one = (f"job/{job.id}",)
                 history.emit(history.Event("rescue", "done", job.owner, "scheduler", one, token, detail=job.state))
-        self._counts.rescued += len(rescued)
+        self._work.counts.rescued += len(rescued)
+        self._work.tallies.ended((job.queue, job.task, "expired", None, False) for job in rescued)
         if rescued:
             self._on_rescued()
         return 0 if len(rescued) == RESCUE_BATCH else None

@@ -12,9 +12,10 @@ from typing import Any
 
 from fencing import history, raise_fence, read_mark
 from fencing._lease import holding
-from fencing.errors import ContentionError, StaleTokenError
+from fencing.errors import ContentionError, FenceRejected, StaleTokenError
 from scheduler._claim import yield_delay
 from scheduler._held import Held, Work
+from scheduler._hooks import StartEvent
 from scheduler._job import Job, job_of
 from scheduler._json import json_text, storable
 from scheduler._loop import log
@@ -88,8 +89,11 @@ class Runner:
         try:
             if history.recording():
                 history.emit(history.Event("start", "done", lease.holder, "scheduler", (lease.name,), str(lease.token)))
+            if self._work.teller.wants(StartEvent):
+                self._work.teller.tell(StartEvent(**held.facts))
             settlement = self._attempt(held, job)
         except StaleTokenError as exc:
+            held.refused = True
             settlement = self._stale(held, exc)
         except BaseException as exc:  # noqa: BLE001 - whatever a handler raises is the end of this attempt only
             settlement = self._failed(held, exc)
@@ -97,7 +101,9 @@ class Runner:
         self._end(held, settlement)
 
     def _end(self, held: Held, settlement: Settlement) -> None:
-        held.started = None
+        if held.started is not None:
+            held.ran = time.monotonic() - held.started
+            held.started = None
         self._work.finish(settlement)
 
     def _attempt(self, held: Held, job: Job) -> Settlement:
@@ -160,6 +166,7 @@ class Runner:
         return self._back(held, "yielded", why, yield_delay(claimed.yields))
 
     def _failed(self, held: Held, exc: BaseException) -> Settlement:
+        held.refused = held.refused or isinstance(exc, FenceRejected)
         lines = "".join(traceback.format_exception(exc))
         if not isinstance(exc, ContentionError):
             log.warning(
@@ -168,6 +175,7 @@ class Runner:
                 held.task.name,
                 held.claimed.attempt,
                 first_line(exc),
+                extra=held.log_fields,
             )
         return self._again(held, lines, held.task.retry.delay(held.claimed.attempt))
 

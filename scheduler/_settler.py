@@ -8,7 +8,8 @@ from collections.abc import Callable
 from fencing import history
 from scheduler._claim import MAX_BATCH
 from scheduler._connect import Link
-from scheduler._held import Work
+from scheduler._held import Held, Work
+from scheduler._hooks import LoseEvent, SettleEvent
 from scheduler._loop import log
 from scheduler._postgres import settle
 from scheduler._sql import Statements
@@ -60,8 +61,15 @@ class Settler:
             answers = settle(connection, self._statements, self._owner, batch)
         self._batch = self._batch[count:]
         self._work.settled += 1
+        ends = []
         for settlement in batch:
-            self._record(settlement, answers[settlement.token], began)
+            held = self._work.held.pop(settlement.token, None)
+            answer = answers[settlement.token]
+            self._record(settlement, answer, held, began)
+            if held is not None:
+                outcome = None if answer is Settled.LOST else settlement.outcome
+                ends.append((held.claimed.queue, held.claimed.task, outcome, held.ran, held.refused))
+        self._work.tallies.ended(ends)
         self._work.measure(len(batch))
         self._on_settled()
 
@@ -70,8 +78,7 @@ class Settler:
         log.error("job %d: its %s cannot be written: %s", settlement.id, settlement.outcome, exc)
         self._work.held.pop(settlement.token, None)
 
-    def _record(self, settlement: Settlement, answer: Settled, began: int) -> None:
-        held = self._work.held.pop(settlement.token, None)
+    def _record(self, settlement: Settlement, answer: Settled, held: Held | None, began: int) -> None:
         counts = self._work.counts
         if answer is Settled.LOST:
             counts.lost += 1
@@ -80,6 +87,7 @@ class Settler:
                 settlement.id,
                 settlement.outcome,
                 settlement.token,
+                extra=held.log_fields if held is not None else {"job": settlement.id, "owner": self._owner},
             )
         else:
             setattr(counts, settlement.outcome, getattr(counts, settlement.outcome) + 1)
@@ -87,6 +95,7 @@ class Settler:
             return
         if answer is Settled.LOST:
             held.lease.lose()
+        self._tell(settlement, answer, held)
         if history.recording():
             history.emit(
                 history.Event(
@@ -101,3 +110,12 @@ class Settler:
                     began=began,
                 )
             )
+
+    def _tell(self, settlement: Settlement, answer: Settled, held: Held) -> None:
+        teller = self._work.teller
+        if answer is Settled.LOST:
+            if teller.wants(LoseEvent):
+                teller.tell(LoseEvent(**held.facts, why=f"its {settlement.outcome} was refused"))
+        elif teller.wants(SettleEvent):
+            last = (settlement.error or "").strip().rpartition("\n")[2]
+            teller.tell(SettleEvent(**held.facts, outcome=settlement.outcome, seconds=held.ran, error=last))

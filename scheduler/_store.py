@@ -28,6 +28,7 @@ class Claimed(NamedTuple):
     key: str | None
     schedule: str | None
     nominal: datetime | None
+    lag: float = 0.0
 
 
 class Rescued(NamedTuple):
@@ -41,6 +42,7 @@ class Rescued(NamedTuple):
     state: State
     task: str
     issuer: str
+    queue: str
 
 
 class Revoked(NamedTuple):

@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fencing.errors import FencingError
 from scheduler._claimer import Claimer
 from scheduler._connect import Database, Link
 from scheduler._heart import Heart, Watch
 from scheduler._held import Counts, Work
+from scheduler._hooks import Hooks, ListenEvent, Teller
 from scheduler._listener import Listener
 from scheduler._loop import Loop, log
 from scheduler._materialiser import Materialiser
+from scheduler._measurer import TICK, Measurer
 from scheduler._postgres import Claim, live_tokens
 from scheduler._raiser import Raiser
 from scheduler._rescuer import Rescuer
@@ -21,6 +24,7 @@ from scheduler._runner import AsyncRunner, Runner
 from scheduler._settler import Settler
 from scheduler._sql import Statements
 from scheduler._store import Settlement
+from scheduler._tally import Tallies
 from scheduler._tasks import Task
 
 POLL = 0.5
@@ -52,8 +56,10 @@ class Worker:
         services: Sequence[Service] = (),
         *,
         listen: bool = True,
+        hooks: Hooks | None = None,
+        tallies: Tallies | None = None,
     ) -> None:
-        self.work = Work()
+        self.work = Work(teller=Teller(hooks), tallies=tallies or Tallies())
         self._owner = owner
         self._database = database
         self._statements = statements
@@ -71,9 +77,7 @@ class Worker:
         self._settler = Settler(self._link("settle"), statements, self.work, owner, self._claims.wake)
         self._settles = Loop("settler", self._settler.run_once, 0)
         self._materialiser = Materialiser(self._link("materialise"), statements)
-        self._rescuer = Rescuer(
-            self._link("rescue"), statements, queues, list(tasks), self.work.counts, self._claims.wake
-        )
+        self._rescuer = Rescuer(self._link("rescue"), statements, queues, list(tasks), self.work, self._claims.wake)
         raiser = Raiser(self._link("raise"), statements, tasks, self._async.wait_for)
         self._raises = Loop("raiser", raiser.run_once, SWEEP)
         self._listener = Listener(
@@ -83,13 +87,17 @@ class Worker:
             self._claims.wake,
             statements.revoked_channel,
             self._on_revoked,
+            self._reconnected,
         )
         heart = Heart(self._link("heart"), statements, self.work, owner)
         # A heart that waited longer than usual after a failure would lose leases that it could still renew.
         self._beats = Loop("heart", heart.run_once, interval, max_backoff=interval)
+        # Shares a connection that is seldom used: what it asks is short.
+        self.measurer = Measurer(self._look_up, statements, self.work, self.work.tallies, owner, queues, concurrency)
         self._keepers = [
             self._beats,
             Loop("watch", Watch(self.work).run_once, min(interval, 1.0)),
+            Loop("measurer", self.measurer.run_once, TICK),
         ]
         self._finders = [
             Loop("rescuer", self._rescuer.run_once, min(SWEEP, interval)),
@@ -125,6 +133,7 @@ class Worker:
 
     def start(self) -> None:
         """Start every thread."""
+        self.work.teller.start()
         for thread in [*self._threads, *self._service_threads]:
             thread.start()
         for loop in [*self._keepers, self._settles, self._claims, *self._finders]:
@@ -184,7 +193,12 @@ class Worker:
         for loop in [self._settles, *self._keepers, *self._finders]:
             loop.stop(timeout=0.2 if self._abandoned else 5)
         self._async.close(timeout=0.2 if self._abandoned else 5)
+        self.work.teller.stop(timeout=0.2 if self._abandoned else 5)
         if not self._abandoned:
+            try:
+                self.measurer.end()
+            except FencingError as exc:
+                log.warning("the last measures were not written: %s", exc)
             for link in self._links:
                 link.close()
 
@@ -212,6 +226,10 @@ class Worker:
             except Exception:  # noqa: BLE001 - logged with its trace; a service is started again
                 log.exception("service %s failed; again in a second", type(service).__name__)
                 self._stop_services.wait(1.0)
+
+    def _reconnected(self) -> None:
+        self.work.tallies.listen_reconnects += 1
+        self.work.teller.tell(ListenEvent(self.work.tallies.listen_reconnects))
 
     def _live_tokens(self, tokens: list[int]) -> set[int]:
         with self._look_up.use("look up live leases") as connection:

@@ -142,6 +142,46 @@ create table {schema}.lease (
     lease_until timestamptz not null
 ) with (fillfactor = 50);
 
+-- What is said of a queue. acceptable_lag: seconds from due to claimed after which its jobs are late.
+create table {schema}.queue (
+    name text primary key,
+    acceptable_lag float8,
+    changed_at timestamptz not null
+);
+
+-- Which workers there are: one row each, rewritten every few seconds and gone when it stops. clock_skew: seconds by which the database's clock
+-- is ahead of the worker's.
+create table {schema}.worker (
+    owner text primary key,
+    started_at timestamptz not null,
+    seen_at timestamptz not null,
+    queues text[] not null,
+    concurrency integer not null,
+    running integer not null,
+    clock_skew float8 not null,
+    listen_reconnects bigint not null
+) with (fillfactor = 50);
+
+-- What each worker measured in each minute, kept for an hour. lag and run count by duration: see BOUNDS in _measures.py. The audit of what became
+-- of jobs is in attempt; these are sums of it that cost no look at it.
+create table {schema}.measure (
+    minute timestamptz not null,
+    owner text not null,
+    queue text not null,
+    task text not null,
+    claimed bigint not null,
+    lag bigint[] not null,
+    lag_sum float8 not null,
+    lag_most float8 not null,
+    run bigint[] not null,
+    run_sum float8 not null,
+    run_most float8 not null,
+    outcomes jsonb not null,
+    refused bigint not null,
+    lost bigint not null,
+    primary key (minute, owner, queue, task)
+) with (fillfactor = 50);
+
 -- Schedules. materialised_until is the cursor: every occurrence up to it is in the ledger or was skipped by policy. It only grows.
 create table {schema}.schedule (
     name text primary key,

@@ -34,7 +34,7 @@ claimed as (
             + make_interval(secs => (%(leases)s::float8[])[array_position(%(tasks)s::text[], j.task)])
     where j.id = any((select ids from picked)::bigint[])
     returning j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
-        j.yields, j.key, j.schedule, j.nominal
+        j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag
 )
 select l.ok, l.name as issuer, c.*
 from live l left join claimed c on true

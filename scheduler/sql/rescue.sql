@@ -1,6 +1,6 @@
 -- rescue: take back up to %(batch)s jobs whose lease ran out. One statement, conditional on state and expiry, so that a sweep that comes late
 -- resurrects nothing. A rescue counts as an attempt: after the last one the job is dead.
--- Rows: (id, token, lineage, owner, attempt, state, task, issuer) of each job taken back; none: nothing has expired.
+-- Rows: (id, token, lineage, owner, attempt, state, task, issuer, queue) of each job taken back; none: nothing has expired.
 -- Locks: the expired rows, skipping those that others are rescuing or settling. Index: job_leased, then job_pkey.
 with instant as materialized (select {schema}.clock() as now),
 rescued as (
@@ -19,7 +19,7 @@ rescued as (
         ))
         and j.status = 'leased'
         and j.lease_until < (select now from instant)
-    returning j.id, j.token, j.lineage, j.attempt, j.owner, j.claimed_at, j.status, j.task
+    returning j.id, j.token, j.lineage, j.attempt, j.owner, j.claimed_at, j.status, j.task, j.queue
 ),
 told as (
     insert into {schema}.attempt (job_id, token, lineage, attempt, owner, claimed_at, ended_at, outcome, error)
@@ -27,4 +27,4 @@ told as (
         'lease expired: the worker stopped, was paused or was cut off'
     from rescued
 )
-select id, token, lineage, owner, attempt, status, task, (select name from {schema}.issuer) as issuer from rescued
+select id, token, lineage, owner, attempt, status, task, (select name from {schema}.issuer) as issuer, queue from rescued

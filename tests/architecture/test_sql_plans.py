@@ -262,3 +262,66 @@ def test_enqueuing_under_a_key_looks_up_the_key_alone(full: Tables, statistics: 
         on_indexes(plan, {"job_alive_key": "key"})
         connection.rollback()
     app.close()
+
+
+# -- measuring: what it costs does not grow with the number of jobs
+
+
+def explained(tables: Tables, name: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The nodes of a measuring statement's plan, as it ran on a connection like that of :meth:`Scheduler.measure`."""
+    with Database(tables.dsn).connect("measure") as connection, connection.transaction(force_rollback=True):
+        text = f"explain (analyze, format json, verbose) {Statements('fencing')[name]}"
+        return list(nodes(connection.execute(text.encode(), values).fetchall()[0][0][0]["Plan"]))
+
+
+def rows_read(found: list[dict[str, Any]]) -> float:
+    return sum(
+        node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        for node in found
+        if node["Node Type"].endswith("Scan") and node.get("Relation Name")
+    )
+
+
+MEASURES = {
+    # 40,000 jobs are ready: the due ones of each range are counted up to 1,000.
+    "measure_due": ({}, {"job_ready"}, 6_100),
+    # 5,000 are leased: all of these are read, and nothing else.
+    "measure_leased": ({}, {"job_leased"}, 5_100),
+    "measure_stuck": ({"tasks": ["work"], "limits": [60.0], "otherwise": 3600.0}, {"job_leased"}, 5_100),
+    "measure_dead": ({}, {"job_dead"}, 1),
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_measuring_reads_a_bounded_part_of_a_full_table(full: Tables, statistics: str, name: str) -> None:
+    values, indexes, most = MEASURES[name]
+    found = explained(full, name, values)
+    assert {node["Index Name"] for node in found if "Index Name" in node} == indexes
+    assert not [node for node in found if node["Node Type"] == "Seq Scan"]
+    assert rows_read(found) <= most
+
+
+def test_measures_of_the_last_hour_are_one_range_of_their_index(full: Tables) -> None:
+    full.rows(
+        "insert into {s}.measure select date_trunc('minute', now()) - i * interval '1 minute', 'w' || j, 'default',"
+        " 'work', 1, '{}', 0, 0, '{}', 0, 0, '{}', 0, 0 from generate_series(0, 2000) i, generate_series(1, 20) j"
+    )
+    full.rows("analyze {s}.measure")
+    found = explained(full, "measure_minutes", {"window": 300})
+    assert {node["Index Name"] for node in found if "Index Name" in node} == {"measure_pkey"}
+    assert rows_read(found) <= 61 * 20
+    written = explained(
+        full,
+        "measure_write",
+        {
+            "owner": "me",
+            "queues": ["default"],
+            "concurrency": 1,
+            "running": 0,
+            "clock_skew": 0.0,
+            "listen_reconnects": 0,
+            "minute": None,
+            "tallies": "[]",
+        },
+    )
+    assert rows_read([node for node in written if node.get("Relation Name") == "measure"]) <= 3_000

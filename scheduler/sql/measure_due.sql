@@ -1,0 +1,50 @@
+-- measure due: for each queue, task and priority with waiting jobs, since when the first of them has been due and how many are, counted up to
+-- 1,000. It steps from range to range of the index, at most 1,000 of them, and reads no waiting job that is not due but the first of each.
+-- Rows: (queue, task, seconds since the first was due, due). Locks: none. Index: job_ready, some look-ups for each range.
+with recursive instant as materialized (select {schema}.clock() as now),
+ranges as (
+    (
+        select queue, task, priority, due_at, 1 as number from {schema}.job
+        where status = 'ready'
+        order by queue, task, priority desc, due_at, id
+        limit 1
+    )
+    union all
+    select following.queue, following.task, following.priority, following.due_at, r.number + 1
+    from ranges r
+    cross join lateral (
+        select * from (
+            select queue, task, priority, due_at from {schema}.job
+            where status = 'ready' and queue = r.queue and task = r.task and priority < r.priority
+            order by queue, task, priority desc, due_at, id
+            limit 1
+        ) lower_priority
+        union all
+        select * from (
+            select queue, task, priority, due_at from {schema}.job
+            where status = 'ready' and queue = r.queue and task > r.task
+            order by queue, task, priority desc, due_at, id
+            limit 1
+        ) next_task
+        union all
+        select * from (
+            select queue, task, priority, due_at from {schema}.job
+            where status = 'ready' and queue > r.queue
+            order by queue, task, priority desc, due_at, id
+            limit 1
+        ) next_queue
+        limit 1
+    ) following
+    where r.number < 1000
+)
+select r.queue, r.task, extract(epoch from (select now from instant) - r.due_at)::float8 as waited, d.due
+from ranges r
+cross join lateral (
+    select count(*) as due from (
+        select from {schema}.job j
+        where j.status = 'ready' and j.queue = r.queue and j.task = r.task and j.priority = r.priority
+            and j.due_at <= (select now from instant)
+        limit 1000
+    ) counted
+) d
+where r.due_at <= (select now from instant)

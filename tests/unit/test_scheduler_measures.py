@@ -1,0 +1,78 @@
+"""How durations are counted, and when lag and run time are too much: the rules, without a database."""
+
+import random
+
+import pytest
+
+from scheduler._measures import KNOWN_FROM, STUCK_LEAST, STUCK_OTHERWISE, lag_exceeded, largest, stuck_after
+from scheduler._store import Claimed
+from scheduler._tally import BOUNDS, Durations, Tallies
+
+
+def durations(*seconds: float) -> Durations:
+    found = Durations()
+    for one in seconds:
+        found.observe(one)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+def test_a_percentile_is_off_by_less_than_the_range_in_which_it_lies(share: float) -> None:
+    rng = random.Random(7)
+    values = sorted(rng.lognormvariate(0, 2) for _ in range(5_000))
+    exact = values[int(share * len(values)) - 1]
+    told = durations(*values).percentile(share)
+    upper = next(bound for bound in BOUNDS if bound >= exact)
+    lower = max([0.0, *(bound for bound in BOUNDS if bound < exact)])
+    assert told is not None
+    assert lower <= told <= upper
+
+
+def test_a_percentile_is_never_above_the_longest_and_none_where_there_is_nothing() -> None:
+    assert durations().percentile(0.99) is None
+    assert durations(0.0003).percentile(0.99) == pytest.approx(0.0003)
+    assert durations(250_000.0).percentile(0.5) == pytest.approx(250_000, rel=0.5)
+    assert durations(-5.0).longest == 0.0, "a clock was set: nothing takes less than no time"
+
+
+def test_what_was_counted_apart_adds_up() -> None:
+    one, both = durations(0.1, 3), durations(0.1, 3, 700, 0.002)
+    other = durations(700, 0.002)
+    one.add(other.counts, other.total, other.longest)
+    assert (one.counts, one.longest) == (both.counts, both.longest)
+    assert one.total == pytest.approx(both.total)
+
+
+def test_lag_is_judged_by_the_oldest_due_job_and_by_the_95th_percentile_and_only_where_a_limit_was_stated() -> None:
+    assert not lag_exceeded(None, 1e9, 1e9)
+    assert not lag_exceeded(5, 5, 5)
+    assert lag_exceeded(5, 5.1, None)
+    assert lag_exceeded(5, 0, 5.1)
+
+
+def test_stuck_is_what_takes_far_longer_than_usual_and_an_hour_where_nothing_is_known() -> None:
+    assert stuck_after(durations()) == STUCK_OTHERWISE
+    assert stuck_after(durations(*[2.0] * (KNOWN_FROM - 1))) == STUCK_OTHERWISE
+    assert stuck_after(durations(*[2.0] * KNOWN_FROM)) == STUCK_LEAST
+    assert 5 * 100 <= stuck_after(durations(*[150.0] * 100)) <= 5 * 200
+
+
+def test_the_largest_skew_is_the_one_furthest_from_nothing() -> None:
+    assert largest([0.1, -3.0, 2.0]) == -3.0
+    assert largest([]) == 0.0
+
+
+def test_tallies_keep_sums_since_the_beginning_and_of_the_minute() -> None:
+    tallies = Tallies()
+    job = Claimed(1, 1, "l", "work", "mail", None, 0, None, 1, 5, 0, None, None, None, 0.4)  # type: ignore[arg-type]
+    tallies.claimed([job, job])
+    tallies.ended([("mail", "work", "completed", 0.2, False), ("mail", "work", None, 3.0, True)])
+    sums, minute = tallies.gather()
+    assert sums["mail", "work"] == minute["mail", "work"]
+    tallies.next_minute()
+    tallies.claimed([job])
+    sums, minute = tallies.gather()
+    assert (sums["mail", "work"].claimed, minute["mail", "work"].claimed) == (3, 1)
+    assert (sums["mail", "work"].lost, sums["mail", "work"].refused) == (1, 1)
+    assert sums["mail", "work"].outcomes == {"completed": 1}
+    assert (sums["mail", "work"].run.count, minute["mail", "work"].run.count) == (2, 0)
