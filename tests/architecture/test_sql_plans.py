@@ -286,8 +286,8 @@ MEASURES = {
     # 40,000 jobs are ready: the due ones of each range are counted up to 1,000.
     "measure_due": ({}, {"job_ready"}, 6_100),
     # 5,000 are leased: all of these are read, and nothing else.
-    "measure_leased": ({}, {"job_leased"}, 5_100),
-    "measure_stuck": ({"tasks": ["work"], "limits": [60.0], "otherwise": 3600.0}, {"job_leased"}, 5_100),
+    "measure_leased": ({}, {"job_leased"}, 6_000),
+    "measure_stuck": ({"tasks": ["work"], "limits": [60.0], "otherwise": 3600.0}, {"job_leased"}, 6_000),
     "measure_dead": ({}, {"job_dead"}, 1),
 }
 
