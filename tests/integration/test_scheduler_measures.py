@@ -201,7 +201,7 @@ def test_a_worker_tells_that_it_is_there_how_its_clock_stands_and_that_it_listen
     real = _measurer.time.time
     monkeypatch.setattr(_measurer.time, "time", lambda: real() - 100)
     with Working(app, queues=["default", "mail"], concurrency=3):
-        tables.wait_for_session("listener")
+        eventually(lambda: [one for one in tables.sessions("listener") if one["query"] == "select 1"], "it listens")
         (pid,) = [one["pid"] for one in tables.sessions("listener")]
         tables.rows("select pg_terminate_backend(%(pid)s)", pid=pid)
         eventually(lambda: any(one.listen_reconnects for one in app.measure().workers), "it listens again")
