@@ -61,7 +61,7 @@ class Raiser:
             rows = connection.execute(statement, {"revoked": list(revoked)}).fetchall()
         raised = set()
         for issuer, token, tries, actor, *job in rows:
-            claimed = Claimed._make(job)
+            claimed = Claimed(*job)
             if claimed.task not in self._tasks:
                 continue
             error: str | None = None
