@@ -19,10 +19,10 @@ from adapters._tx import run, transaction_of
 from adapters.email import Backoff, Delivery, Gate, Outbox, Outgoing, Relay, RelayCounts, SmtpTransport, diagnose
 from adapters.email._claim import Claim
 from adapters.email._claims import claim_plan
+from adapters.email.testing._script import Answer, Exchange
 from fencing import history
 from fencing.errors import SchemaMissingError
 from scheduler.console.embedded import Drop, Postgres, SmtpSink
-from scheduler.console.embedded._smtp_script import Answer, Exchange
 
 OUTBOX = Outbox(from_="sender@example.org")
 

@@ -9,11 +9,19 @@ They accept every local connection without a password. Keep nothing in them that
 machine must not see.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from scheduler.console.embedded._binaries import ServerNotInstalledError, ServerUnavailableError
 from scheduler.console.embedded._postgres import Postgres, Standby
-from scheduler.console.embedded._smtp import SmtpSink
-from scheduler.console.embedded._smtp_script import Drop, Exchange, Received
 from scheduler.console.embedded._valkey import Valkey
+
+if TYPE_CHECKING:
+    from adapters.email.testing import Drop as Drop
+    from adapters.email.testing import Exchange as Exchange
+    from adapters.email.testing import Received as Received
+    from scheduler.console.embedded._smtp import SmtpSink as SmtpSink
 
 __all__ = [
     "Drop",
@@ -26,3 +34,16 @@ __all__ = [
     "Standby",
     "Valkey",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # When it is asked for: it brings the outbox's drivers, which a server's watchdog has no use for.
+    if name == "SmtpSink":
+        from scheduler.console.embedded._smtp import SmtpSink
+
+        return SmtpSink
+    if name in ("Drop", "Exchange", "Received"):
+        from adapters.email import testing
+
+        return getattr(testing, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

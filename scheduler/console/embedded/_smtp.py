@@ -1,112 +1,21 @@
-"""A real SMTP server that keeps what it is given, and whose answers a test can script."""
+"""The outbox's SMTP sink among the servers that are started here: its errors are theirs."""
 
-import asyncio
-import importlib.util
-import threading
-from dataclasses import dataclass, field
-from types import TracebackType
+from __future__ import annotations
+
 from typing import Self
 
-from scheduler.console.embedded._binaries import EXTRA, ServerNotInstalledError, ServerUnavailableError
-from scheduler.console.embedded._smtp_script import Hook, Phase, Received
+from adapters.email import testing
+from scheduler.console.embedded._binaries import ServerNotInstalledError, ServerUnavailableError
 
 
-@dataclass
-class SmtpSink:
-    """An SMTP server in this process, on a thread and an event loop of its own, on 127.0.0.1.
-
-    Each hook is called for its phase, on a thread of its own, so that it may block. It returns the reply
-    to send (``"450 4.7.1 later"``), ``None`` for the usual one, or a ``Drop``. Hooks may be set and
-    changed at any time. ``size_limit`` is the number of bytes announced as SIZE; ``smtputf8`` says whether
-    SMTPUTF8 is offered. ``received`` grows with every accepted message. Port 0 means: any.
-    """
-
-    on_mail: Hook | None = None
-    on_rcpt: Hook | None = None
-    on_data: Hook | None = None  # the command DATA, before the payload
-    on_message: Hook | None = None  # the final dot
-    size_limit: int = 32 * 2**20
-    smtputf8: bool = True
-    host: str = "127.0.0.1"
-    port: int = 0
-    received: list[Received] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._arrived = threading.Condition()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+class SmtpSink(testing.SmtpSink):
+    """:class:`adapters.email.testing.SmtpSink`, whose ``start()`` fails as the other servers' does."""
 
     def start(self) -> Self:
-        """Starts to listen; ``port`` is the real one when this returns, and stays over ``stop()`` and ``start()``."""
-        if self._thread is not None:
-            raise RuntimeError(f"this SMTP server is running already, on port {self.port}")
-        if importlib.util.find_spec("aiosmtpd") is None:
-            raise ServerNotInstalledError(
-                f"the SMTP server is not here: the package aiosmtpd is not installed. Install it with {EXTRA}"
-            )
-        loop = asyncio.new_event_loop()
+        """Starts to listen. Raises :class:`ServerNotInstalledError` or :class:`ServerUnavailableError`."""
         try:
-            # Before the thread runs the loop: a taken port is an error of this call.
-            server = loop.run_until_complete(self._listen(loop))
+            return super().start()
+        except ModuleNotFoundError as error:
+            raise ServerNotInstalledError(str(error)) from error
         except OSError as error:
-            loop.close()
-            raise ServerUnavailableError(f"no SMTP server on {self.host}:{self.port}: {error}") from error
-        self.port = server.sockets[0].getsockname()[1]
-        self._loop = loop
-        self._thread = threading.Thread(target=_serve, args=(loop, server), name="smtp-sink", daemon=True)
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Ends every connection and the thread. A hook that still blocks is left behind, its answer unused."""
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop = self._thread = None
-
-    def wait_for(self, count: int, timeout: float = 10) -> list[Received]:
-        """What was received, once it is at least ``count`` messages; ``TimeoutError`` after ``timeout`` seconds."""
-        with self._arrived:
-            if not self._arrived.wait_for(lambda: len(self.received) >= count, timeout):
-                raise TimeoutError(f"{len(self.received)} of {count} messages arrived within {timeout:g} s")
-            return list(self.received)
-
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
-        from scheduler.console.embedded._smtp_session import Session  # needs the extra
-
-        return await loop.create_server(
-            lambda: Session(self._hook, self._keep, size_limit=self.size_limit, smtputf8=self.smtputf8, loop=loop),
-            self.host,
-            self.port,
-        )
-
-    def _hook(self, phase: Phase) -> Hook | None:
-        return {"mail": self.on_mail, "rcpt": self.on_rcpt, "data": self.on_data, "message": self.on_message}[phase]
-
-    def _keep(self, message: Received) -> None:
-        with self._arrived:
-            self.received.append(message)
-            self._arrived.notify_all()
-
-
-def _serve(loop: asyncio.AbstractEventLoop, server: asyncio.Server) -> None:
-    loop.run_forever()  # until stop()
-    server.close()
-    loop.run_until_complete(_hang_up())
-    loop.close()
-
-
-async def _hang_up() -> None:
-    sessions = asyncio.all_tasks() - {asyncio.current_task()}
-    for session in sessions:
-        session.cancel()  # aiosmtpd closes the connection of a cancelled session
-    await asyncio.gather(*sessions, return_exceptions=True)
-    await asyncio.sleep(0)  # a closed transport tells its protocol in the next round
+            raise ServerUnavailableError(str(error)) from error

@@ -1,5 +1,7 @@
 """One SMTP connection of the sink: aiosmtpd's protocol, with the script's answers in it."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import threading
@@ -8,7 +10,7 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope
 
-from scheduler.console.embedded._smtp_script import Answer, Drop, Exchange, Hook, Phase, Received
+from adapters.email.testing._script import Answer, Drop, Exchange, Hook, Phase, Received
 
 
 class Session(SMTP):
@@ -25,6 +27,7 @@ class Session(SMTP):
     ) -> None:
         self._script = script
         self._keep = keep
+        self._taken = 0
         super().__init__(
             self,  # it is its own handler: the handle_... methods below
             data_size_limit=size_limit,
@@ -37,7 +40,7 @@ class Session(SMTP):
         self, server: SMTP, session: Any, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         """Answers MAIL FROM."""
-        reply = await self._reply(Exchange("mail", address), "250 OK")
+        reply = await self._reply(Exchange("mail", address, taken=self._taken), "250 OK")
         if reply.startswith("2"):
             envelope.mail_from = address
             envelope.mail_options.extend(options)
@@ -47,7 +50,7 @@ class Session(SMTP):
         self, server: SMTP, session: Any, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         """Answers RCPT TO."""
-        so_far = Exchange("rcpt", envelope.mail_from or "", tuple(envelope.rcpt_tos), rcpt=address)
+        so_far = Exchange("rcpt", envelope.mail_from or "", tuple(envelope.rcpt_tos), rcpt=address, taken=self._taken)
         reply = await self._reply(so_far, "250 OK")
         if reply.startswith("2"):
             envelope.rcpt_tos.append(address)
@@ -58,7 +61,8 @@ class Session(SMTP):
         """Answers the command DATA; aiosmtpd goes on from there when the answer is the usual one."""
         assert self.envelope is not None
         if self.envelope.rcpt_tos:
-            so_far = Exchange("data", self.envelope.mail_from or "", tuple(self.envelope.rcpt_tos))
+            recipients = tuple(self.envelope.rcpt_tos)
+            so_far = Exchange("data", self.envelope.mail_from or "", recipients, taken=self._taken)
             reply = await self._reply(so_far, "354")
             if not reply.startswith("3"):
                 await self.push(reply)
@@ -68,7 +72,8 @@ class Session(SMTP):
     async def handle_DATA(self, server: SMTP, session: Any, envelope: Envelope) -> str:
         """Answers the final dot. The decision stands also when the client is gone before it is made."""
         content = envelope.original_content or b""
-        exchange = Exchange("message", envelope.mail_from or "", tuple(envelope.rcpt_tos), data=content)
+        recipients = tuple(envelope.rcpt_tos)
+        exchange = Exchange("message", envelope.mail_from or "", recipients, data=content, taken=self._taken)
         answer = await asyncio.shield(asyncio.ensure_future(self._decide(exchange)))
         return await self._speak(answer, "250 OK")
 
@@ -81,6 +86,7 @@ class Session(SMTP):
         reply = answer.reply or "" if isinstance(answer, Drop) else answer or "250"
         accepted = answer.accepted if isinstance(answer, Drop) and answer.accepted is not None else reply[:1] == "2"
         if accepted:
+            self._taken += 1
             self._keep(Received(exchange.mail_from, exchange.rcpt_tos, exchange.data))
         return answer
 

@@ -1,7 +1,9 @@
 """The words in which a test scripts the SMTP sink."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Phase = Literal["mail", "rcpt", "data", "message"]
@@ -22,7 +24,8 @@ class Exchange:
 
     ``phase`` is ``mail``, ``rcpt``, ``data`` (the command, before the payload) or ``message`` (the final
     dot). ``rcpt`` is the recipient in question, in its phase only; ``rcpt_tos`` those accepted before;
-    ``data`` the payload, in the phase ``message`` only.
+    ``data`` the payload, in the phase ``message`` only. ``taken`` is how many messages this connection has brought
+    before.
     """
 
     phase: Phase
@@ -30,6 +33,7 @@ class Exchange:
     rcpt_tos: tuple[str, ...] = ()
     rcpt: str = ""
     data: bytes = b""
+    taken: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
