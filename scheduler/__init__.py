@@ -19,6 +19,8 @@ from scheduler._hooks import (
 from scheduler._job import Enqueued, Job
 from scheduler._measures import Measures, Percentiles, QueueMeasures, StuckJob, TaskMeasures, WorkerMeasures
 from scheduler._occurrence import Occurrence
+from scheduler._record import JobRecord
+from scheduler._replay import Replayed
 from scheduler._retry import Bury, Retry, RetryIn
 from scheduler._schedule import Schedule
 
@@ -31,6 +33,7 @@ __all__ = [
     "Event",
     "Job",
     "JobEvent",
+    "JobRecord",
     "LagEvent",
     "ListenEvent",
     "LoseEvent",
@@ -39,6 +42,7 @@ __all__ = [
     "Outside",
     "Percentiles",
     "QueueMeasures",
+    "Replayed",
     "RescueEvent",
     "Retry",
     "RetryIn",

@@ -91,8 +91,7 @@ def end_one(
 
     Raises :class:`UnknownJobError` and :class:`JobStateError`.
     """
-    if type(job_id) is not int:
-        raise TypeError(f"a job is named by its id, a whole number, not {job_id!r}")
+    checked_id(job_id)
     with link.use(f"end job {job_id}") as connection:
         ended = end(connection, statements, [job_id], state, actor=actor, reason=reason)
     if ended.revoked:
@@ -104,6 +103,15 @@ def end_one(
     if job_id in ended.others:
         raise JobStateError(f"job {job_id} is {ended.others[job_id]} already: it is neither waiting nor running")
     raise UnknownJobError(f"there is no job {job_id} in schema {statements.schema!r}")
+
+
+def checked_id(job_id: object) -> int:
+    """Return ``job_id`` if it can be one. ``TypeError`` otherwise, ``ValueError`` for one that is out of range."""
+    if type(job_id) is not int:
+        raise TypeError(f"a job is named by its id, a whole number, not {job_id!r}")
+    if not 0 < job_id < 2**63:
+        raise ValueError(f"a job's id is a whole number from 1, not {job_id}")
+    return job_id
 
 
 def checked_reason(reason: object) -> str:

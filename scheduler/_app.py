@@ -38,6 +38,8 @@ from scheduler._loop import log
 from scheduler._measure import MAX_WINDOW, measure
 from scheduler._measures import Measures
 from scheduler._postgres import copy_jobs
+from scheduler._record import JobRecord, read_job, wait_for_result
+from scheduler._replay import DeadFilter, Replayed, replay_dead, replay_one
 from scheduler._retry import Retry
 from scheduler._schedule import Clock, Schedule
 from scheduler._schedules import Declared, store
@@ -101,6 +103,7 @@ class Scheduler:
         fences: Fences | Iterable[Any] | None = None,
         preempt: bool = False,
         max_yields: int = 100,
+        max_runtime: float | None = None,
     ) -> Callable[[Handler], Handler]:
         """Register the decorated function (``def`` or ``async def``) as the handler of a task.
 
@@ -108,13 +111,17 @@ class Scheduler:
         the handler runs. ``fences``: ``lambda job: [(target, resource), …]``; these marks are raised before the
         handler's first line, so that what it reads can no longer change under it by an older holder. A job that meets
         another live holder there is given back and counted as *yielded*; after ``max_yields`` of these it is dead,
-        ``starved``. ``preempt=True`` takes the resource over instead.
+        ``starved``. ``preempt=True`` takes the resource over instead. ``max_runtime``: seconds after its claim at
+        which an attempt is ended from outside, as by :meth:`cancel`, however lively its lease is; it counts as
+        failed, and the job is tried again or dead (``run-time limit``).
         """
 
         def register(handler: Handler) -> Handler:
             if name in self._tasks and self._tasks[name].handler is not handler:
                 raise ValueError(f"task {name!r} is registered twice, with two handlers; give one of them another name")
-            self._tasks[name] = make_task(name, handler, lease, retry or Retry(), fences, preempt, max_yields)
+            self._tasks[name] = make_task(
+                name, handler, lease, retry or Retry(), fences, preempt, max_yields, max_runtime
+            )
             return handler
 
         return register
@@ -314,6 +321,66 @@ class Scheduler:
         """
         return self._end(job_id, "dead", reason, actor)
 
+    def replay(self, job_id: int, *, reason: str, actor: str | None = None) -> None:
+        """Let a dead or cancelled job run again, now.
+
+        It keeps its key, so that effects under ``once=job.key`` stay applied once; its attempts are counted anew, its
+        tokens go on rising. Raises :class:`UnknownJobError`, and :class:`JobStateError` where it is neither dead nor
+        cancelled or a job with its key is alive.
+        """
+        here = self._here()
+        replay_one(here.link, self._statements, job_id, actor=self._actor(actor), reason=checked_reason(reason))
+
+    def replay_dead(
+        self,
+        *,
+        reason: str,
+        actor: str | None = None,
+        ids: Iterable[int] | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Replayed:
+        """Replay the dead jobs that fit every condition given: their ids, task, queue, a text that their reason or
+        last error contains, died since then (aware); at most ``limit``.
+
+        ``dry_run`` changes nothing and returns which would have been tried. Those whose key is alive are skipped, and
+        said why.
+        """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"limit= is None or a whole number from 1, not {limit!r}")
+        return replay_dead(
+            self._here().link,
+            self._statements,
+            DeadFilter(task, queue, error, since, tuple(ids) if ids is not None else None),
+            actor=self._actor(actor),
+            reason=checked_reason(reason),
+            dry_run=dry_run,
+            limit=limit,
+        )
+
+    def job(self, job_id: int) -> JobRecord:
+        """Return what the database knows of a job: its state, its result, its last error, …
+
+        Raises :class:`UnknownJobError` where there is none of that number.
+        """
+        with self._here().link.use(f"look at job {job_id}") as connection:
+            return read_job(connection, self._statements, job_id)
+
+    def result(self, job_id: int, *, wait: float = 0.0) -> Any:
+        """Return what the handler returned, once the job is completed; ``wait``: seconds to wait for that.
+
+        Raises :class:`JobStateError` if it is dead or cancelled, ``TimeoutError`` if it has not ended when the wait
+        is over, :class:`UnknownJobError` if there is no such job (any more: see ``retention=``).
+        """
+        return wait_for_result(lambda: self.job(job_id), wait)
+
+    def _actor(self, actor: str | None) -> str:
+        return check_name("actor", actor if actor is not None else self._here().owner)
+
     def _end(self, job_id: int, state: Ending, reason: str, actor: str | None) -> Outside:
         here = self._here()
         return end_one(
@@ -321,7 +388,7 @@ class Scheduler:
             self._statements,
             job_id,
             state,
-            actor=check_name("actor", actor if actor is not None else here.owner),
+            actor=self._actor(actor),
             reason=checked_reason(reason),
             tasks=self._tasks,
         )

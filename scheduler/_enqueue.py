@@ -31,13 +31,18 @@ def checked_args(task: str, args: object) -> str:
 
 def checked_due(due_at: object) -> datetime | None:
     """Return ``due_at`` if it is an aware datetime or None. ``TypeError`` or ``ValueError`` otherwise."""
-    if due_at is None:
+    return checked_moment(due_at, "due_at", " for now")
+
+
+def checked_moment(moment: object, what: str, none: str = "") -> datetime | None:
+    """Return ``moment`` if it is an aware datetime or None. ``what`` and ``none`` name it and its absence in errors."""
+    if moment is None:
         return None
-    if not isinstance(due_at, datetime):
-        raise TypeError(f"due_at= takes an aware datetime or None for now, not {type(due_at).__name__}")
-    if due_at.tzinfo is None or due_at.utcoffset() is None:
-        raise ValueError(f"due_at= has no time zone ({due_at.isoformat()}): pass datetime.now(UTC) + … or give it one")
-    return due_at
+    if not isinstance(moment, datetime):
+        raise TypeError(f"{what}= takes an aware datetime or None{none}, not {type(moment).__name__}")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise ValueError(f"{what}= has no time zone ({moment.isoformat()}): pass datetime.now(UTC) + … or give it one")
+    return moment
 
 
 def checked_priority(priority: object) -> int:

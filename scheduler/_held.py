@@ -63,6 +63,7 @@ class Counts:
     yielded: int = 0
     returned: int = 0
     rescued: int = 0
+    overran: int = 0
     lost: int = 0
 
 

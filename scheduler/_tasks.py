@@ -16,6 +16,7 @@ Fences = Callable[[Job], Any]
 
 MIN_LEASE = 0.5
 MAX_LEASE = 24 * 3600.0
+MAX_RUNTIME = 366 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Task:
     preempt: bool
     max_yields: int
     is_async: bool
+    max_runtime: float | None
 
 
 def make_task(
@@ -40,6 +42,7 @@ def make_task(
     fences: Fences | Iterable[Any] | None,
     preempt: bool,
     max_yields: int,
+    max_runtime: float | None = None,
 ) -> Task:
     """Check the rules of a task. Raises ``ValueError`` or ``TypeError`` that names the task and the setting."""
     check_name("task", name)
@@ -53,13 +56,32 @@ def make_task(
         raise TypeError(f"task {name!r}: retry= takes a Retry, not {type(retry).__name__}")
     if type(max_yields) is not int or max_yields < 1:
         raise ValueError(f"task {name!r}: max_yields= is a whole number from 1, not {max_yields!r}")
+    if max_runtime is not None and (
+        not isinstance(max_runtime, int | float)
+        or isinstance(max_runtime, bool)
+        or not MIN_LEASE <= max_runtime <= MAX_RUNTIME
+    ):
+        raise ValueError(
+            f"task {name!r}: max_runtime= is None or a number of seconds from {MIN_LEASE} to {MAX_RUNTIME:.0f}, "
+            f"not {max_runtime!r}"
+        )
     if fences is not None and not callable(fences):
         fixed = list(fences)
 
         def fences(_: Job) -> Any:
             return fixed
 
-    return Task(name, handler, float(lease), retry, fences, preempt, max_yields, inspect.iscoroutinefunction(handler))
+    return Task(
+        name,
+        handler,
+        float(lease),
+        retry,
+        fences,
+        preempt,
+        max_yields,
+        inspect.iscoroutinefunction(handler),
+        float(max_runtime) if max_runtime is not None else None,
+    )
 
 
 def check_name(what: str, name: object, most: int = 200) -> str:

@@ -13,6 +13,7 @@ from scheduler._connect import Database, Link
 from scheduler._heart import Heart, Watch
 from scheduler._held import Counts, Work
 from scheduler._hooks import Hooks, ListenEvent, Teller
+from scheduler._limiter import Limiter
 from scheduler._listener import Listener
 from scheduler._loop import Loop, log
 from scheduler._materialiser import Materialiser
@@ -98,11 +99,14 @@ class Worker:
             self._beats,
             Loop("watch", Watch(self.work).run_once, min(interval, 1.0)),
             Loop("measurer", self.measurer.run_once, TICK),
+            self._raises,
         ]
+        limiter = Limiter(self._link("limit"), statements, owner, tasks, self.work.counts, self._on_revoked)
+        if limiter.interval is not None:
+            self._keepers.append(Loop("limiter", limiter.run_once, limiter.interval))
         self._finders = [
             Loop("rescuer", self._rescuer.run_once, min(SWEEP, interval)),
             Loop("materialiser", self._materialiser.run_once, SWEEP),
-            self._raises,
         ]
         if listen:
             self._finders.append(Loop("listener", self._listener.run_once, POLL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import json
 import sys
@@ -13,6 +14,11 @@ import click
 
 from scheduler import Scheduler
 
+reason_option = click.option("--reason", required=True, help="Why; kept in the audit.")
+actor_option = click.option(
+    "--actor", default=getpass.getuser, show_default="your user name", help="Who; kept in the audit."
+)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 dsn_option = click.option("--dsn", envvar="FENCING_DSN", help="The scheduler's database (default: $FENCING_DSN).")
@@ -23,6 +29,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 def database_options(command: F) -> F:
     """Add ``--dsn`` and ``--schema``."""
     return dsn_option(schema_option(command))
+
+
+def act_options(command: F) -> F:
+    """Add ``--reason`` and ``--actor``: what the audit keeps of an act."""
+    return reason_option(actor_option(command))
 
 
 def load_app(path: str) -> Scheduler:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 
 import click
@@ -10,7 +9,7 @@ import click
 from scheduler._connect import Database, Link
 from scheduler._issuer import BUMP, LIMIT, SHIFT, change, lock_state
 from scheduler._sql import Statements
-from scheduler.console._options import database_options, json_option, print_json
+from scheduler.console._options import act_options, database_options, json_option, print_json
 from scheduler.errors import IssuerError
 
 
@@ -44,8 +43,7 @@ def show(dsn: str | None, schema: str, as_json: bool) -> None:
 
 
 @issuer.command()
-@click.option("--reason", required=True, help="Why; kept in the audit.")
-@click.option("--actor", default=getpass.getuser, show_default="your user name", help="Who; kept in the audit.")
+@act_options
 @database_options
 @json_option
 def bump(reason: str, actor: str, dsn: str | None, schema: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``fencing jobs``: look at jobs."""
+"""``fencing jobs``: look at jobs, and end or replay one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 
 import click
 
+from scheduler import Scheduler
+from scheduler._acts import Ending
 from scheduler._audit import list_jobs, show_job, story
 from scheduler._connect import Database, Link
 from scheduler._sql import Statements
 from scheduler._states import STATES
-from scheduler.console._options import database_options, json_option, print_json, print_table
+from scheduler.console._options import act_options, database_options, json_option, load_app, print_json, print_table
 
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs."""
+    """Look at jobs, and end or replay one."""
 
 
 @jobs.command("list")
@@ -77,6 +79,69 @@ def show(job_id: int, dsn: str | None, schema: str, as_json: bool) -> None:
     )
     if job["error"]:
         click.echo(f"\nlast error:\n{job['error'].rstrip()}")
+
+
+@jobs.command()
+@click.argument("job_id", type=int, metavar="ID")
+@act_options
+@click.option("--app", "path", metavar="MODULE:APP", help="Raise the job's fences from here, not from a worker.")
+@database_options
+@json_option
+def cancel(job_id: int, reason: str, actor: str, path: str | None, dsn: str | None, schema: str, as_json: bool) -> None:
+    """End a job as cancelled, whether it waits or runs.
+
+    A running job is taken from its worker: its lease is lost, its settlement refused, and its declared fences are
+    raised by --app or by any worker that knows the task, so that its writes end.
+    """
+    _end(job_id, "cancelled", reason, actor, path, dsn, schema, as_json)
+
+
+@jobs.command()
+@click.argument("job_id", type=int, metavar="ID")
+@act_options
+@click.option("--app", "path", metavar="MODULE:APP", help="Raise the job's fences from here, not from a worker.")
+@database_options
+@json_option
+def bury(job_id: int, reason: str, actor: str, path: str | None, dsn: str | None, schema: str, as_json: bool) -> None:
+    """End a job as dead, whether it waits or runs; otherwise as cancel. It can be replayed."""
+    _end(job_id, "dead", reason, actor, path, dsn, schema, as_json)
+
+
+def _end(
+    job_id: int,
+    state: Ending,
+    reason: str,
+    actor: str,
+    path: str | None,
+    dsn: str | None,
+    schema: str,
+    as_json: bool,
+) -> None:
+    app = load_app(path) if path else Scheduler(dsn, schema)
+    ended = (app.cancel if state == "cancelled" else app.bury)(job_id, reason=reason, actor=actor)
+    app.close()
+    if as_json:
+        print_json(ended._asdict())
+        return
+    click.echo(f"job {job_id} was {ended.before}, now {ended.state}")
+    if not ended.fenced:
+        click.echo("its fences are raised by the next worker that knows the task; until then its old holder can write")
+
+
+@jobs.command()
+@click.argument("job_id", type=int, metavar="ID")
+@act_options
+@database_options
+@json_option
+def replay(job_id: int, reason: str, actor: str, dsn: str | None, schema: str, as_json: bool) -> None:
+    """Let a dead or cancelled job run again, now, with its key and from its first attempt on."""
+    app = Scheduler(dsn, schema)
+    app.replay(job_id, reason=reason, actor=actor)
+    app.close()
+    if as_json:
+        print_json({"id": job_id, "state": "ready"})
+    else:
+        click.echo(f"job {job_id} is ready again")
 
 
 def _print_head(job: dict[str, Any]) -> None:

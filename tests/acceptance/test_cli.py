@@ -49,7 +49,7 @@ def app(pg_dsn: str) -> Scheduler:
 def test_help_needs_no_database_and_lists_every_command() -> None:
     done = fencing("--help")
     assert done.returncode == 0
-    assert all(f"  {name} " in done.stdout for name in ("demo", "migrate", "worker", "jobs", "doctor", "bench"))
+    assert all(f"  {name} " in done.stdout for name in ("demo", "migrate", "worker", "jobs", "dead", "doctor", "bench"))
 
 
 def test_migrate_says_what_it_did_and_then_that_there_is_nothing_to_do(pg_dsn: str) -> None:
@@ -163,3 +163,58 @@ def test_a_schema_that_is_not_there_is_said_so(pg_dsn: str) -> None:
         done = fencing(*arguments, dsn=pg_dsn)
         assert done.returncode == 1
         assert "fencing migrate" in done.stdout + done.stderr
+
+
+def test_a_dead_job_is_listed_replayed_buried_and_cancelled_from_the_command_line(app: Scheduler, pg_dsn: str) -> None:
+    (dead,) = json.loads(fencing("dead", "list", "--error", "nothing", "--since", "1h", "--json", dsn=pg_dsn).stdout)
+    assert (dead["id"], dead["task"], dead["reason"]) == (2, "ship", "nothing to ship")
+    assert "nothing to ship" in fencing("dead", "list", dsn=pg_dsn).stdout
+    assert json.loads(fencing("dead", "list", "--task", "other", "--json", dsn=pg_dsn).stdout) == []
+
+    tried = fencing("dead", "replay", "--task", "ship", "--reason", "x", "--dry-run", dsn=pg_dsn)
+    assert tried.stdout == "1 jobs would be ready again: 2\n"
+    done = fencing("dead", "replay", "2", "--reason", "stock is back", "--actor", "ann", "--json", dsn=pg_dsn)
+    assert json.loads(done.stdout) == {"dry_run": False, "replayed": [2], "skipped": {}}
+    again = fencing("dead", "replay", "2", "--reason", "x", dsn=pg_dsn)
+    assert again.returncode == 1
+    assert "job 2 stays: it is not dead" in again.stdout
+
+    buried = fencing("jobs", "bury", "2", "--reason", "no", "--actor", "ann", "--json", dsn=pg_dsn)
+    assert json.loads(buried.stdout) == {"id": 2, "before": "ready", "state": "dead", "fenced": True}
+    assert fencing("jobs", "replay", "2", "--reason", "x", dsn=pg_dsn).stdout == "job 2 is ready again\n"
+    assert fencing("jobs", "cancel", "2", "--reason", "x", dsn=pg_dsn).stdout == "job 2 was ready, now cancelled\n"
+    wrong = fencing("jobs", "cancel", "2", "--reason", "x", dsn=pg_dsn)
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "fencing: job 2 is cancelled already: it is neither waiting nor running\n",
+    )
+
+    told = fencing("jobs", "show", "2", dsn=pg_dsn).stdout
+    place = 0
+    for words in (
+        "created",
+        "attempt 1 dead",
+        "job replayed",
+        "stock is back",
+        "job buried",
+        "job replayed",
+        "job cancelled",
+    ):
+        place = told.index(words, place) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["dead", "replay", "--reason", "x"], "say which"),
+        (["dead", "replay", "--all", "--task", "t", "--reason", "x"], "say which"),
+        (["dead", "replay", "--all"], "Missing option '--reason'"),
+        (["dead", "list", "--since", "yesterday"], "is no moment"),
+        (["dead", "list", "--since", "2026-11-29T09:00:00"], "has no offset"),
+        (["jobs", "cancel", "1"], "Missing option '--reason'"),
+    ],
+)
+def test_an_act_that_does_not_say_what_or_why_is_a_wrong_call(arguments: list[str], says: str) -> None:
+    done = fencing(*arguments, dsn="postgresql://nowhere")
+    assert done.returncode == 2
+    assert says in done.stderr

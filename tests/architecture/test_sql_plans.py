@@ -242,6 +242,16 @@ def test_a_sweep_reads_what_is_running_and_nothing_else(full: Tables, statistics
     on_indexes(plan, {"job_leased": "", "job_pkey": "id"})
 
 
+def test_a_look_for_overrun_attempts_reads_what_is_running_and_nothing_else(full: Tables, statistics: str) -> None:
+    from scheduler._limiter import BATCH as most
+
+    with Database(full.dsn).connect("limit") as connection:
+        parameters = {"tasks": ["work"], "limits": [60.0], "batch": most}
+        connection.execute(Statements("fencing")["overrun"], parameters).fetchall()
+        (plan,) = plans_of(connection).values()
+    on_indexes(plan, {"job_leased": ""})
+
+
 def test_asking_which_tokens_live_reads_what_is_running_and_nothing_else(full: Tables, statistics: str) -> None:
     from scheduler._postgres import live_tokens
 

@@ -13,8 +13,9 @@ from support.waiting import eventually
 
 from adapters.sql import create_all
 from fencing import errors, fenced_write, raise_fence, read_mark
-from scheduler import Job, Scheduler
+from scheduler import Counts, Job, Retry, Scheduler
 from scheduler._connect import Database, Link
+from scheduler._limiter import Limiter
 from scheduler._raiser import Raiser
 from scheduler._sql import Statements
 from scheduler._store import Settled
@@ -295,3 +296,74 @@ def test_an_act_needs_a_reason_an_actor_and_a_job(
 ) -> None:
     with pytest.raises(kind):
         call(app)
+
+
+# -- the run-time limit
+
+
+def test_an_attempt_over_its_limit_is_taken_away_however_lively_and_its_writes_end(
+    app: Scheduler, tables: Tables, shop: sqlalchemy.Engine
+) -> None:
+    """The handler hangs, its heart beats: another attempt runs meanwhile, and the first one's write is refused."""
+    ends: list[str] = []
+
+    @app.task("hang", lease=1, max_runtime=1, fences=lambda job: [(shop, "invoice/9")], retry=Retry(3, base=0))
+    def hang(job: Job) -> str:
+        if job.attempt > 1:
+            return "second"
+        assert job.lease.lost.wait(20)
+        eventually(lambda: read_mark(shop, "invoice/9").token > job.token, "the fence is raised")
+        with pytest.raises(errors.LeaseLostError, match=r"overran by .*run-time limit of 1 s"):
+            job.lease.ensure()
+        with pytest.raises(errors.StaleTokenError), shop.begin() as tx, fenced_write(tx, "invoice/9"):
+            pass
+        ends.append("refused")
+        return "first"
+
+    number = app.enqueue("hang").id
+    counts = app.run_until_idle()
+    assert (counts.overran, counts.lost, counts.completed) == (1, 1, 1)
+    assert ends == ["refused"]
+    assert tables.job(number)["result"] == "second"
+    first, second = tables.attempts(number)
+    assert (first["outcome"], first["error"]) == ("overran", "over its run-time limit of 1 s")
+    assert (second["outcome"], second["attempt"]) == ("completed", 2)
+    assert second["token"] > revocations(tables)[0]["token"] > first["token"]
+
+
+def limiter(app: Scheduler, tables: Tables, told: list[int] | None = None) -> Limiter:
+    link = Link(Database(tables.dsn), "limit")
+    on_revoked = (told if told is not None else []).append
+    return Limiter(link, Statements(tables.schema), "limiter", app._tasks, Counts(), on_revoked)
+
+
+def test_the_last_attempt_over_its_limit_leaves_the_job_dead(app: Scheduler, tables: Tables) -> None:
+    app.task("short", lease=LEASE, max_runtime=5, retry=Retry(max_attempts=2, base=0))(print)
+    number = app.enqueue("short").id
+    one, told = Hand(tables.dsn, {"short": LEASE}, schema=tables.schema), []
+    sweep = limiter(app, tables, told)
+    for number_of_attempt in (1, 2):
+        job = one.claim_one()
+        assert job.attempt == number_of_attempt
+        sweep.run_once()
+        assert tables.job(number)["status"] == "leased", "not yet"
+        tables.move_clock(6 * number_of_attempt)
+        sweep.run_once()
+        assert one.complete(job) is Settled.LOST
+        assert told[-1] == job.token
+    one.close()
+    row = tables.job(number)
+    assert (row["status"], row["reason"], row["error"]) == ("dead", "run-time limit", "over its run-time limit of 5 s")
+    assert tables.outcomes(number) == ["overran", "overran"]
+
+
+def test_a_limit_touches_neither_tasks_without_one_nor_those_that_the_worker_does_not_know(
+    app: Scheduler, tables: Tables, hand: Hand
+) -> None:
+    app.task("short", lease=LEASE, max_runtime=5)(print)
+    plain = app.enqueue("plain").id
+    hand.claim_one()
+    tables.rows("update {s}.job set claimed_at = claimed_at - interval '1 hour'")
+    limiter(app, tables).run_once()
+    assert tables.job(plain)["status"] == "leased"
+    assert limiter(Scheduler(tables.dsn), tables).interval is None
