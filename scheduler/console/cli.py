@@ -17,6 +17,7 @@ COMMANDS = {
     "worker": ("scheduler.console.run", "Run a worker for MODULE:APP."),
     "jobs": ("scheduler.console.jobs", "Look at jobs; cancel, bury or replay one."),
     "dead": ("scheduler.console.dead", "Look at dead jobs, and replay many."),
+    "outbox": ("scheduler.console.outbox", "Look at mail, act on it, relay it."),
     "issuer": ("scheduler.console.issuer", "Look at the issuer of tokens, and move it on."),
     "doctor": ("scheduler.console.doctor", "Check what would break a promise."),
     "bench": ("scheduler.console.bench", "Measure against baselines, side by side."),

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from scheduler import Bury, Job, Scheduler
+from scheduler.console.cli import COMMANDS
 
 
 def fencing(*arguments: str, dsn: str = "", folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -49,7 +50,7 @@ def app(pg_dsn: str) -> Scheduler:
 def test_help_needs_no_database_and_lists_every_command() -> None:
     done = fencing("--help")
     assert done.returncode == 0
-    assert all(f"  {name} " in done.stdout for name in ("demo", "migrate", "worker", "jobs", "dead", "doctor", "bench"))
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
 
 
 def test_migrate_says_what_it_did_and_then_that_there_is_nothing_to_do(pg_dsn: str) -> None:

@@ -1,0 +1,100 @@
+"""Databases and mail servers named on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import click
+import psycopg
+import sqlalchemy
+from sqlalchemy.exc import SQLAlchemyError
+
+from adapters.email import SmtpTransport, Transport
+
+SMTP_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
+"""The schemes of a mail server's address, with their usual ports."""
+
+
+def engine_of(text: str) -> sqlalchemy.Engine:
+    """Return the engine that a SQLAlchemy URL, a libpq connection string or MODULE:ENGINE names."""
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        if scheme in ("postgresql", "postgres"):
+            scheme = "postgresql+psycopg"
+        try:
+            return sqlalchemy.create_engine(f"{scheme}://{rest}")
+        except SQLAlchemyError as exc:
+            raise click.UsageError(f"no database under this URL: {exc}") from exc
+    if "=" in text:
+        return sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(text))
+    found = attribute_of(text, "--target")
+    if not isinstance(found, sqlalchemy.Engine):
+        raise click.UsageError(f"--target: {text} is a {type(found).__name__}, not a SQLAlchemy Engine")
+    return found
+
+
+@contextmanager
+def transaction(engine: sqlalchemy.Engine) -> Iterator[sqlalchemy.Connection]:
+    """A transaction for one command; a database that is not there is one line for the person, not a traceback."""
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except SQLAlchemyError as exc:
+        where = engine.url.render_as_string()
+        raise click.ClickException(f"{where}: {str(getattr(exc, 'orig', None) or exc).strip()}") from exc
+    finally:
+        engine.dispose()
+
+
+def transport_of(text: str) -> Transport:
+    """Return the transport that a mail server's URL or MODULE:TRANSPORT names."""
+    if "://" not in text:
+        found = attribute_of(text, "--transport")
+        if not isinstance(getattr(found, "name", None), str) or not callable(getattr(found, "session", None)):
+            raise click.UsageError(f"--transport: {text} is a {type(found).__name__}, without name and session()")
+        transport: Transport = found
+        return transport
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as exc:
+        raise click.UsageError(f"--transport: {exc}") from exc
+    if parts.scheme not in SMTP_PORTS:
+        raise click.UsageError(
+            f"--transport takes {', '.join(f'{name}://' for name in SMTP_PORTS)} or MODULE:TRANSPORT"
+        )
+    if not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+        raise click.UsageError("--transport takes SCHEME://[USER[:PASSWORD]@]HOST[:PORT] and nothing behind it")
+    return SmtpTransport(
+        parts.hostname,
+        port or SMTP_PORTS[parts.scheme],
+        starttls=parts.scheme == "smtp+starttls",
+        tls=parts.scheme == "smtps",
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or "")
+        or (os.environ.get("FENCING_SMTP_PASSWORD", "") if parts.username else ""),
+    )
+
+
+def attribute_of(text: str, option: str) -> Any:
+    """Import MODULE:ATTRIBUTE; the current folder is looked in too."""
+    module_name, _, path = text.partition(":")
+    if not module_name or not path:
+        raise click.UsageError(f"{option} takes a URL or MODULE:ATTRIBUTE, not {text!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name and module_name.startswith(exc.name):
+            raise click.UsageError(f"{option}: no module {exc.name!r} from here") from exc
+        raise
+    if not hasattr(module, path):
+        raise click.UsageError(f"{option}: {module_name} has no attribute {path!r}")
+    return getattr(module, path)

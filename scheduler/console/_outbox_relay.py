@@ -1,0 +1,89 @@
+"""``fencing outbox relay``: a relay as a long-running service, or for one batch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+
+import click
+
+from adapters.email import Relay
+from scheduler import Scheduler
+from scheduler.console._engines import engine_of, transport_of
+from scheduler.console._options import database_options, json_option, load_app, print_json
+
+
+@click.command()
+@click.argument("app", metavar="[MODULE:APP]", required=False)
+@click.option(
+    "--transport",
+    envvar="FENCING_SMTP",
+    required=True,
+    metavar="URL|MODULE:TRANSPORT",
+    help="smtp://, smtp+starttls:// or smtps://[USER@]HOST[:PORT] with the password in $FENCING_SMTP_PASSWORD, or a "
+    "transport of yours (default: $FENCING_SMTP).",
+)
+@click.option(
+    "--target",
+    envvar="FENCING_OUTBOX",
+    metavar="URL|MODULE:ENGINE",
+    help="The database with the outbox's tables (default: $FENCING_OUTBOX, then the scheduler's).",
+)
+@database_options
+@click.option("--batch", default=20, show_default=True, help="Messages taken at a time.")
+@click.option("--lease", default=60.0, show_default=True, help="Seconds after which another relay takes them over.")
+@click.option("--name", default="outbox", show_default=True, help="The name of the relay's lease.")
+@click.option("--once", is_flag=True, help="Send one batch, say what became of it, and end.")
+@click.option("--log-level", default="INFO", show_default=True)
+@json_option
+def relay(
+    app: str | None,
+    transport: str,
+    target: str | None,
+    dsn: str | None,
+    schema: str,
+    batch: int,
+    lease: float,
+    name: str,
+    once: bool,
+    log_level: str,
+    as_json: bool,
+) -> None:
+    """Send what is in the outbox until SIGTERM or SIGINT; then finish the message in hand and give the rest back.
+
+    Its tokens come from the scheduler MODULE:APP, or the one in --dsn and --schema. Any number of relays may serve one
+    table. A second signal does not wait: what was being handed over will be uncertain.
+    """
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    leases = load_app(app) if app else Scheduler(dsn, schema=schema)
+    engine = engine_of(target or leases._database.conninfo)
+    service = Relay(engine, transport_of(transport), leases=leases, batch=batch, lease=lease, name=name)
+    try:
+        if once:
+            counts = asdict(service.run_once())
+            if as_json:
+                print_json(counts)
+            else:
+                click.echo(", ".join(f"{what} {value}" for what, value in counts.items() if value) or "nothing was due")
+            sys.exit(1 if counts["unavailable"] else 0)
+        stop = threading.Event()
+        _stop_on_signals(stop)
+        service.run(stop)
+    finally:
+        leases.close()
+        engine.dispose()
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def heard(number: int, _: object) -> None:
+        if stop.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, heard)

@@ -1,0 +1,303 @@
+"""``fencing outbox``: what a person does about mail, and the relay as a service."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from adapters.email import Act, Details, Entry, Outbox, Purged
+from adapters.email._states import FINISHED, STATES, State
+from scheduler.console._engines import engine_of, transaction
+from scheduler.console._options import dsn_option, json_option, print_json, print_table
+from scheduler.console._outbox_relay import relay
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]
+    """A number of seconds, or one with a unit: 90, 30m, 12h, 30d, 4w."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is no duration such as 12h, 30d or 4w", param, ctx)
+        try:
+            return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+        except OverflowError:
+            self.fail(f"{value!r} is longer than time goes", param, ctx)
+
+
+def _who() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        name = f"uid {os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
+
+
+def _target(command: F) -> F:
+    target = click.option(
+        "--target",
+        envvar="FENCING_OUTBOX",
+        metavar="URL|MODULE:ENGINE",
+        help="The database with the outbox's tables, as a SQLAlchemy URL (default: $FENCING_OUTBOX, then --dsn).",
+    )
+    return target(dsn_option(command))
+
+
+def _audited(command: F) -> F:
+    reason = click.option("--reason", required=True, help="Why; kept in the audit.")
+    actor = click.option("--actor", default=_who, show_default="you@here", help="Who; kept in the audit.")
+    return reason(actor(command))
+
+
+def _ask(target: str | None, dsn: str | None, question: Callable[[Outbox, Any], Any]) -> Any:
+    place = target or dsn
+    if not place:
+        raise click.UsageError("no database: pass --target or --dsn, or set FENCING_OUTBOX or FENCING_DSN")
+    with transaction(engine_of(place)) as tx:
+        return question(Outbox(), tx)
+
+
+@click.group()
+def outbox() -> None:
+    """Look at mail, act on it, relay it. Every act is audited, with who and why."""
+
+
+@outbox.command("list")
+@_target
+@click.option("--state", type=click.Choice(STATES))
+@click.option("--tenant")
+@click.option("--order-key")
+@click.option("--before", type=int, metavar="ID", help="Go on with those older than this one.")
+@click.option("--most", type=click.IntRange(1), default=50, show_default=True, help="How many at most, newest first.")
+@json_option
+def list_(
+    target: str | None,
+    dsn: str | None,
+    state: State | None,
+    tenant: str | None,
+    order_key: str | None,
+    before: int | None,
+    most: int,
+    as_json: bool,
+) -> None:
+    """List the newest messages."""
+    found: list[Entry] = _ask(
+        target,
+        dsn,
+        lambda outbox, tx: outbox.list(tx, state=state, tenant=tenant, order_key=order_key, before=before, limit=most),
+    )
+    if as_json:
+        print_json([asdict(entry) for entry in found])
+        return
+    print_table(
+        ["id", "key", "state", "policy", "attempts", "due", "changed", "last error"],
+        [
+            [
+                entry.id,
+                entry.key,
+                entry.state + (" (in doubt)" if entry.in_doubt and entry.state != "uncertain" else ""),
+                entry.policy,
+                entry.attempts,
+                entry.due_at,
+                entry.updated_at,
+                _short(entry.last_error),
+            ]
+            for entry in found
+        ],
+    )
+
+
+@outbox.command()
+@click.argument("key")
+@_target
+@click.option("--message", is_flag=True, help="Print the message itself, byte for byte, and nothing else.")
+@json_option
+def show(key: str, target: str | None, dsn: str | None, message: bool, as_json: bool) -> None:
+    """Tell the whole story of a message: envelope, recipients with the server's words, audit."""
+    if message:
+        content: bytes | None = _ask(target, dsn, lambda outbox, tx: outbox.message(tx, key))
+        if content is None:
+            raise click.ClickException(f"no message under the key {key!r}, or its bytes were purged")
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    found: Details | None = _ask(target, dsn, lambda outbox, tx: outbox.show(tx, key))
+    if found is None:
+        raise click.ClickException(f"no message under the key {key!r}")
+    if as_json:
+        print_json(asdict(found))
+        return
+    _print_details(found)
+
+
+@outbox.command()
+@click.argument("key")
+@click.option("--sent", "resolution", flag_value="sent", help="You found out that it was sent.")
+@click.option("--not-sent", "resolution", flag_value="not-sent", help="You found out that it was not: send it now.")
+@click.option("--failed", "resolution", flag_value="failed", help="It was not, and is given up.")
+@_audited
+@_target
+@json_option
+def resolve(
+    key: str, resolution: Any, reason: str, actor: str, target: str | None, dsn: str | None, as_json: bool
+) -> None:
+    """End the doubt about an uncertain message."""
+    if resolution is None:
+        raise click.UsageError("say what you found out: --sent, --not-sent or --failed")
+    _act(
+        as_json,
+        target,
+        dsn,
+        [key],
+        lambda outbox, tx, one: outbox.resolve(tx, one, resolution, actor=actor, reason=reason),
+    )
+
+
+@outbox.command()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@_audited
+@_target
+@json_option
+def requeue(keys: tuple[str, ...], reason: str, actor: str, target: str | None, dsn: str | None, as_json: bool) -> None:
+    """Have messages sent (again), all of them or none.
+
+    One that may arrive twice, such as one that is being handed over at this moment, is requeued all the same; a
+    warning says so.
+    """
+    _act(as_json, target, dsn, keys, lambda outbox, tx, one: outbox.requeue(tx, one, actor=actor, reason=reason))
+
+
+@outbox.command()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@_audited
+@_target
+@json_option
+def cancel(keys: tuple[str, ...], reason: str, actor: str, target: str | None, dsn: str | None, as_json: bool) -> None:
+    """Stop messages that were not handed over yet, all of them or none."""
+    _act(as_json, target, dsn, keys, lambda outbox, tx, one: outbox.cancel(tx, one, actor=actor, reason=reason))
+
+
+@outbox.command()
+@click.option("--older-than", type=_Duration(), required=True, help="Of the end of a message: 12h, 30d, 4w.")
+@click.option(
+    "--what",
+    type=click.Choice(["bodies", "rows"]),
+    default="bodies",
+    show_default=True,
+    help="bodies keeps the rows, so that a late put of the same key stays a no-op; rows frees the keys.",
+)
+@click.option("--state", "states", multiple=True, type=click.Choice(FINISHED), default=FINISHED, show_default=True)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@_audited
+@_target
+@json_option
+def purge(
+    older_than: timedelta,
+    what: Any,
+    states: tuple[State, ...],
+    dry_run: bool,
+    reason: str,
+    actor: str,
+    target: str | None,
+    dsn: str | None,
+    as_json: bool,
+) -> None:
+    """Take the bytes of messages that ended long ago, or their rows. What waits or is uncertain is never purged."""
+    rows = size = 0
+    start: int | None = 0
+    options: dict[str, Any] = {"what": what, "states": states, "dry_run": dry_run, "actor": actor, "reason": reason}
+    while start is not None:
+        options["start"] = start
+        part: Purged = _ask(target, dsn, lambda outbox, tx: outbox.purge(tx, older_than=older_than, **options))
+        rows, size, start = rows + part.rows, size + part.bytes, part.more
+    if as_json:
+        print_json({"rows": rows, "bytes": size, "what": what, "dry_run": dry_run})
+    else:
+        click.echo(f"{'would purge' if dry_run else 'purged'} the {what} of {rows} messages, {size} bytes")
+
+
+@outbox.command()
+@_target
+@json_option
+def stats(target: str | None, dsn: str | None, as_json: bool) -> None:
+    """Count what is not finished, and say how long it waits."""
+    found = _ask(target, dsn, lambda outbox, tx: outbox.stats(tx))
+    if as_json:
+        print_json(asdict(found))
+    else:
+        for name, value in asdict(found).items():
+            if name != "by_transport":
+                click.echo(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")
+        for name, counts in found.by_transport.items():
+            click.echo(f"{name}: " + ", ".join(f"{state} {count}" for state, count in counts.items()))
+
+
+outbox.add_command(relay)
+
+
+def _act(
+    as_json: bool,
+    target: str | None,
+    dsn: str | None,
+    keys: Sequence[str],
+    act: Callable[[Outbox, Any, str], Act],
+) -> None:
+    done: list[Act] = _ask(target, dsn, lambda outbox, tx: [act(outbox, tx, key) for key in keys])
+    if as_json:
+        print_json([asdict(one) for one in done])
+        return
+    for one in done:
+        click.echo(f"{one.key}: {one.before} -> {one.after}")
+        if one.warning:
+            click.echo(f"warning: {one.key}: {one.warning}", err=True)
+
+
+def _print_details(found: Details) -> None:
+    entry = asdict(found.entry)
+    click.echo(f"message {entry.pop('id')}: {entry.pop('key')}, {entry.pop('state')}")
+    for name, value in entry.items():
+        if value is not None and value is not False:
+            click.echo(f"  {name}: {value.isoformat(sep=' ') if isinstance(value, datetime) else value}")
+    click.echo()
+    print_table(
+        ["recipient", "state", "the server's words"],
+        [[one.address, one.state, one.reply] for one in found.recipients],
+    )
+    click.echo()
+    print_table(
+        ["at", "what", "outcome", "who", "token", "detail", "reason"],
+        [
+            [
+                event.at and event.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
+                event.kind,
+                event.outcome,
+                event.actor,
+                event.token and event.token.rpartition("/")[2],
+                event.detail,
+                event.reason,
+            ]
+            for event in found.events
+        ],
+    )
+
+
+def _short(text: str | None) -> str | None:
+    line = " ".join(text.split()) if text else None
+    return line if line is None or len(line) <= 60 else f"{line[:59]}…"
