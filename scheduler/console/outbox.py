@@ -26,19 +26,15 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-class _Duration(click.ParamType):  # type: ignore[type-arg]
+def _duration(text: str) -> timedelta:
     """A number of seconds, or one with a unit: 90, 30m, 12h, 30d, 4w."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        found = _DURATION.fullmatch(value)
-        if found is None:
-            self.fail(f"{value!r} is no duration such as 12h, 30d or 4w", param, ctx)
-        try:
-            return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
-        except OverflowError:
-            self.fail(f"{value!r} is longer than time goes", param, ctx)
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no duration such as 12h, 30d or 4w")
+    try:
+        return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    except OverflowError as exc:
+        raise click.BadParameter(f"{text!r} is longer than time goes") from exc
 
 
 def _who() -> str:
@@ -195,7 +191,9 @@ def cancel(keys: tuple[str, ...], reason: str, actor: str, target: str | None, d
 
 
 @outbox.command()
-@click.option("--older-than", type=_Duration(), required=True, help="Of the end of a message: 12h, 30d, 4w.")
+@click.option(
+    "--older-than", type=_duration, metavar="DURATION", required=True, help="Of the end of a message: 12h, 30d, 4w."
+)
 @click.option(
     "--what",
     type=click.Choice(["bodies", "rows"]),
