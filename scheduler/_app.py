@@ -38,6 +38,7 @@ from scheduler._loop import log
 from scheduler._measure import MAX_WINDOW, measure
 from scheduler._measures import Measures
 from scheduler._postgres import copy_jobs
+from scheduler._queues import Queue, make_queue, store_queues
 from scheduler._record import JobRecord, read_job, wait_for_result
 from scheduler._replay import DeadFilter, Replayed, replay_dead, replay_one
 from scheduler._retry import Retry
@@ -50,6 +51,10 @@ from scheduler._worker import Service, Worker, wait_until
 from scheduler.errors import UnknownTaskError
 
 Handler = Callable[[Job], Any]
+
+
+def _checked_exclusive(value: object) -> str | None:
+    return None if value is None else check_name("exclusive value", value, most=500)
 
 
 @dataclass
@@ -85,8 +90,8 @@ class Scheduler:
         self._statements = Statements(schema)
         self._tasks: dict[str, Task] = {}
         self._schedules: dict[str, Declared] = {}
+        self._queues: dict[str, Queue] = {}
         self._services: list[Service] = []
-        self._acceptable_lags: dict[str, float | None] = {}
         self._hooks = Hooks()
         self._process: _Process | None = None
         self._process_lock = threading.Lock()
@@ -202,19 +207,18 @@ class Scheduler:
         relay."""
         self._services.append(service)
 
-    def queue(self, name: str, *, acceptable_lag: float | None = None) -> None:
-        """Say what is expected of a queue; stored when a worker starts.
+    def queue(self, name: str, *, acceptable_lag: float | None = None, limit: int | None = None) -> None:
+        """Say what is expected of a queue; stored when a worker starts, or by :meth:`sync_queues`.
 
         ``acceptable_lag``: seconds from due to claimed after which its jobs are late. It is a measure and no deadline:
         nothing is dropped or preferred for it. When it is exceeded, :meth:`measure` and the metrics say so, a
         :class:`LagEvent` is told and ``fencing doctor`` warns. None states nothing.
+
+        ``limit``: at most so many of its jobs have a live lease at a time, over all workers; None for no limit.
+        Running workers see a change at their next claim; the last one that declares the queue wins, and each change of
+        the limit is in the audit.
         """
-        check_name("queue", name)
-        if acceptable_lag is not None and not (
-            isinstance(acceptable_lag, int | float) and 0 < acceptable_lag < float("inf")
-        ):
-            raise ValueError(f"queue {name!r}: acceptable_lag= is a number of seconds above 0, not {acceptable_lag!r}")
-        self._acceptable_lags[name] = acceptable_lag
+        self._queues[name] = make_queue(name, acceptable_lag, limit)
 
     def on(self, kind: type[E]) -> Callable[[Callable[[E], object]], Callable[[E], object]]:
         """Register the decorated function as a hook: it is called with every event of this class, or a class below it.
@@ -241,6 +245,7 @@ class Scheduler:
         unique: Unique | None = None,
         priority: int = 0,
         queue: str = "default",
+        exclusive: str | None = None,
         connection: Any = None,
     ) -> Any:
         """Enqueue a job; return :class:`Enqueued` (created, id), awaitable for an async ``connection``.
@@ -255,7 +260,8 @@ class Scheduler:
         other: choose one for a key.
 
         ``due_at``: aware, None for now by the database's clock. Higher ``priority`` runs first within a queue.
-        ``args`` and the handler's result are at most 1 MiB of JSON each.
+        ``exclusive``: of the jobs with the same value, whatever their task and queue, at most one has a live lease at
+        a time; the others wait and hold up nobody else. ``args`` and the handler's result are at most 1 MiB of JSON each.
 
         Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is
         written then.
@@ -265,6 +271,7 @@ class Scheduler:
             "args": checked_args(task, args),
             "due_at": checked_due(due_at),
             "key": check_name("key", key, most=500) if key is not None else None,
+            "exclusive": _checked_exclusive(exclusive),
             "priority": checked_priority(priority),
             "queue": check_name("queue", queue),
             "max_attempts": self._tasks[task].retry.max_attempts,
@@ -284,8 +291,12 @@ class Scheduler:
         due_at: datetime | None = None,
         priority: int = 0,
         queue: str = "default",
+        exclusive: str | Callable[[Any], str | None] | None = None,
     ) -> int:
-        """Enqueue one job per element of ``args`` by COPY, all or none; return how many."""
+        """Enqueue one job per element of ``args`` by COPY, all or none; return how many.
+
+        ``exclusive``: as in :meth:`enqueue`, for all of them or a function of each one's arguments.
+        """
         if isinstance(args, str | bytes | Mapping):
             raise TypeError(
                 f"enqueue_many() takes one arguments per job, [args, …]; for a single job of {task!r} use enqueue()"
@@ -294,7 +305,11 @@ class Scheduler:
         checked_priority(priority)
         check_name("queue", queue)
         attempts = self._tasks[task].retry.max_attempts
-        rows = [(queue, name, json.loads(checked_args(task, one)), priority, due, attempts) for one in args]
+        value = exclusive if callable(exclusive) else lambda _: exclusive
+        rows = [
+            (queue, name, json.loads(checked_args(task, one)), priority, due, _checked_exclusive(value(one)), attempts)
+            for one in args
+        ]
         with self._here().link.use("enqueue many") as own:
             count = copy_jobs(own, self._statements, rows) if rows else 0
         if self._hooks.wants(EnqueueEvent):
@@ -479,6 +494,14 @@ class Scheduler:
         with self._here().link.use("measure") as connection:
             return measure(connection, self._statements, window)
 
+    def sync_queues(self) -> list[str]:
+        """Store the declared queues; return the names of those that changed. A worker does this when it starts."""
+        if not self._queues:
+            return []
+        here = self._here()
+        with here.link.use("store queues") as connection:
+            return store_queues(connection, self._statements, self._queues.values(), here.owner)
+
     def close(self) -> None:
         """Close this process's connections and end its background threads."""
         with self._process_lock:
@@ -524,8 +547,7 @@ class Scheduler:
         here = self._here()
         with here.link.use("start a worker") as connection:
             _migrate.check_migrated(connection, self._statements)
-            for queue, acceptable_lag in self._acceptable_lags.items():
-                connection.execute(self._statements["queue_store"], {"name": queue, "acceptable_lag": acceptable_lag})
+        self.sync_queues()
         self.sync_schedules()
         return Worker(
             self._database,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from fencing import Lease, Token, history
 from fencing._lease import lease_clock
 from scheduler._claim import room
@@ -11,6 +13,12 @@ from scheduler._hooks import ClaimEvent
 from scheduler._postgres import Claim
 from scheduler._store import Claimed
 from scheduler._tasks import Task
+
+CONTENDED = 0.01
+"""Seconds, at most, until a claim that met others at an exclusive value or a limited queue looks again."""
+
+GUARDED = 0.25
+"""Seconds between two looks for exclusive jobs and queues with a limit while there are none."""
 
 
 class Claimer:
@@ -37,6 +45,7 @@ class Claimer:
         self._poll = poll
         self._shortest = min(task.lease for task in tasks.values())
         self._dry_at: int | None = None
+        self._guarded_at = float("-inf")
 
     @property
     def dry(self) -> bool:
@@ -54,13 +63,23 @@ class Claimer:
         # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
         # database's.
         sent, settled = lease_clock(), work.settled
+        guarded = self._claim.waiting or sent - self._guarded_at >= GUARDED
         with self._link.use("claim") as connection:
-            issuer, jobs = self._claim(connection, wanted)
-        self._dry_at = None if jobs else settled
-        if not jobs:
-            return self._poll
+            issuer, jobs = self._claim(connection, wanted, guarded=guarded)
+            if not jobs and not guarded:
+                # What the plain claim passed over is looked for before the worker rests.
+                guarded = True
+                issuer, jobs = self._claim(connection, wanted)
+        if guarded:
+            self._guarded_at = sent
+        again = self._claim.again
+        self._dry_at = None if jobs or again else settled
         self._hand_over([self._hold(issuer, sent, claimed) for claimed in jobs])
-        return 0 if len(jobs) == wanted else self._poll
+        if len(jobs) == wanted:
+            return 0
+        if again:
+            return random.uniform(0, CONTENDED)
+        return self._poll if guarded else GUARDED
 
     def _hold(self, issuer: str, sent: float, claimed: Claimed) -> Held:
         task = self._tasks[claimed.task]
@@ -71,6 +90,8 @@ class Claimer:
         return Held(claimed, task, lease)
 
     def _hand_over(self, batch: list[Held]) -> None:
+        if not batch:
+            return
         work = self._work
         work.counts.claimed += len(batch)
         work.tallies.claimed([held.claimed for held in batch])

@@ -24,26 +24,49 @@ RESCUE_BATCH = 100
 
 
 class Claim:
-    """The claim of one worker: its statement is built once, for its queues and tasks."""
+    """The claim of one worker, for its queues and tasks."""
+
+    VALUES = 200
+    """How many exclusive values of each queue and task one guarded claim looks at."""
 
     def __init__(self, statements: Statements, owner: str, queues: Sequence[str], leases: Mapping[str, float]) -> None:
         """``leases`` gives the lease in seconds of each task that the worker knows."""
         self._statements = statements
-        self._text = statements.claim(queues, list(leases))
-        self._fixed = {"owner": owner, "tasks": list(leases), "leases": [float(seconds) for seconds in leases.values()]}
+        self._plain = statements.claim(guarded=False)
+        self._guarded = statements.claim(guarded=True)
+        self._fixed = {
+            "owner": owner,
+            "queues": list(queues),
+            "tasks": list(leases),
+            "leases": [float(seconds) for seconds in leases.values()],
+        }
+        self._after = ""
+        self.waiting = True
+        """Whether there were exclusive jobs or queues with a limit when that was last looked at."""
+        self.again = False
+        """Whether the last claim could not see everything that it may take: another one at once may find more."""
 
-    def __call__(self, connection: Connection, batch: int) -> tuple[str, list[Claimed]]:
+    def __call__(self, connection: Connection, batch: int, *, guarded: bool = True) -> tuple[str, list[Claimed]]:
         """Return the issuer's name and up to ``batch`` jobs, their tokens rising.
 
-        The tokens are durable when this returns.
+        The tokens are durable when this returns. Without ``guarded``, exclusive jobs and queues with a limit are
+        passed over.
         """
         parameters = {**self._fixed, "batch": batch}
+        text = self._plain
+        if guarded:
+            text = self._guarded
+            parameters |= {"after": self._after, "values": self.VALUES}
         for _ in range(3):
-            rows = connection.execute(self._text, parameters).fetchall()
+            rows = connection.execute(text, parameters).fetchall()
             if not rows:
                 raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
-            if rows[0][0]:
-                return rows[0][1], [Claimed._make(row[2:]) for row in rows if row[2] is not None]
+            current, issuer, contended, waiting, last = rows[0][:5]
+            if current:
+                self.again = contended or last is not None
+                if guarded:
+                    self.waiting, self._after = waiting, last or ""
+                return issuer, [Claimed._make(row[5:]) for row in rows if row[5] is not None]
             ensure_current(connection, self._statements)
         raise _restless()
 
@@ -209,16 +232,18 @@ def why_revoked(connection: Connection, statements: Statements, tokens: Sequence
 
 
 def copy_jobs(connection: Connection, statements: Statements, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Write jobs by COPY: (queue, task, args, priority, due_at or None, max_attempts) each. Return how many."""
+    """Write jobs by COPY: (queue, task, args, priority, due_at or None, exclusive, max_attempts) each. Return how
+    many."""
     with connection.transaction():
         now = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
         with connection.cursor().copy(
             statements.fill(
-                "copy {schema}.job (queue, task, args, priority, due_at, max_attempts, created_at) from stdin"
+                "copy {schema}.job (queue, task, args, priority, due_at, exclusive, max_attempts, created_at) "
+                "from stdin"
             )
         ) as copy:
-            for queue, task, args, priority, due_at, max_attempts in rows:
-                copy.write_row((queue, task, Jsonb(args), priority, due_at or now, max_attempts, now))
+            for queue, task, args, priority, due_at, exclusive, max_attempts in rows:
+                copy.write_row((queue, task, Jsonb(args), priority, due_at or now, exclusive, max_attempts, now))
         for queue in dict.fromkeys(chain(row[0] for row in rows)):
             connection.execute("select pg_notify(%s, %s)", (statements.channel, queue))
     return len(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from importlib.resources import files
 
@@ -53,14 +53,17 @@ class Statements:
         parts = {**self._parts, **(more or {})}
         return _PLACE.sub(lambda place: parts[place[1]], text)
 
-    def claim(self, queues: Sequence[str], tasks: Sequence[str]) -> str:
-        """Return the claim for a worker of these queues and tasks: one range of the index for each pair."""
-        arms = (
-            self.fill(read("sql", "claim_arm.sql"), {"queue": _escaped(queue), "task": _escaped(task)})
-            for queue in queues
-            for task in tasks
-        )
-        return self.fill(read("sql", "claim.sql"), {"arms": "\nunion all\n".join(arms)})
+    def claim(self, *, guarded: bool) -> str:
+        """Return the claim: with exclusive jobs and limited queues (``guarded``), or without."""
+        arm = self.fill(read("sql", "claim_arm.sql"))
+        parts = {"guarded": "", "arms": arm, "guarded_says": "false as contended, true as waiting, null::text as last"}
+        if guarded:
+            parts = {
+                "guarded": self.fill(read("sql", "claim_guarded.sql")),
+                "arms": f"{arm}\nunion all\nselect id, priority, due_at from guarded",
+                "guarded_says": read("sql", "claim_guarded_says.sql"),
+            }
+        return self.fill(read("sql", "claim.sql"), parts)
 
     @cached_property
     def migrations(self) -> list[tuple[int, str, str]]:
@@ -81,8 +84,3 @@ def read(*path: str) -> str:
 
 def _literal(text: str) -> str:
     return str(composing.Literal(text).as_string(None))
-
-
-def _escaped(text: str) -> str:
-    """A literal for a statement that also takes parameters, where ``%`` begins one."""
-    return _literal(text).replace("%", "%%")

@@ -51,6 +51,8 @@ create table {schema}.job (
     key text,
     -- Unique for ever by forever_key, not while alive by job_alive_key.
     key_forever boolean not null default false,
+    -- At most one job of each value is leased.
+    exclusive text,
     attempt integer not null default 0,
     max_attempts integer not null,
     yields integer not null default 0,
@@ -69,9 +71,14 @@ create table {schema}.job (
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 -- In the order of the claim: one range per task, so that a worker never reads past jobs that it cannot run.
-create index job_ready on {schema}.job (queue, task, priority desc, due_at, id) where status = 'ready';
+create index job_ready on {schema}.job (queue, task, priority desc, due_at, id) where status = 'ready' and exclusive is null;
+-- The same for exclusive jobs, by value: the claim steps from one value to the next.
+create index job_exclusive on {schema}.job (queue, task, exclusive, priority desc, due_at, id)
+    where status = 'ready' and exclusive is not null;
 -- Small: what is running now. Without lease_until, so that a renewal rewrites no index.
-create index job_leased on {schema}.job (id) where status = 'leased';
+create index job_leased on {schema}.job (queue, id) where status = 'leased';
+-- The claim sees to it by itself (see slot); this is what stands behind it.
+create unique index job_exclusive_live on {schema}.job (exclusive) where status = 'leased' and exclusive is not null;
 -- A key is unique while its job is alive, unless it is unique for ever.
 create unique index job_alive_key on {schema}.job (key) where key is not null and not key_forever and status in ('ready', 'leased');
 
@@ -84,6 +91,14 @@ create table {schema}.forever_key (
     job_id bigint not null,
     created_at timestamptz not null
 );
+
+-- What claims of the same exclusive value or limited queue take turns on, by hash. claims grows with each of them, so that a claim can tell
+-- whether its snapshot is still true. Nothing here says what is running.
+create table {schema}.slot (
+    number integer primary key,
+    claims bigint not null
+) with (fillfactor = 25, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
+insert into {schema}.slot (number, claims) select number, 0 from generate_series(0, 1023) number;
 
 -- Append-only: one row per claim, written by the statement that ended it.
 create table {schema}.attempt (
@@ -142,10 +157,12 @@ create table {schema}.lease (
     lease_until timestamptz not null
 ) with (fillfactor = 50);
 
--- What is said of a queue. acceptable_lag: seconds from due to claimed after which its jobs are late.
+-- What is said of a queue. acceptable_lag: seconds from due to claimed after which its jobs are late. max_running: at most so many of its jobs
+-- are leased at a time.
 create table {schema}.queue (
     name text primary key,
     acceptable_lag float8,
+    max_running integer check (max_running > 0),
     changed_at timestamptz not null
 );
 

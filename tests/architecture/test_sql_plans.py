@@ -86,7 +86,7 @@ def server_side(text: str) -> tuple[str, int]:
 @pytest.mark.parametrize("name", statements())
 def test_every_statement_prepares_and_explains_on_a_real_server(tables: Tables, name: str) -> None:
     ours = Statements("fencing")
-    text = ours.claim(["default", "slow"], list(TASKS)) if name.startswith("claim") else ours[name]
+    text = ours.claim(guarded="guarded" in name) if name.startswith("claim") else ours[name]
     statement, parameters = server_side(text)
     with Database(tables.dsn).connect("claim") as connection:
         connection.execute(f"prepare it as {statement}".encode(), prepare=False)
@@ -178,22 +178,35 @@ def test_the_claim_reads_one_range_for_each_task_in_order_and_the_rows_it_takes(
 ) -> None:
     assert len(hand.claim(BATCH)) == BATCH
     (plan,) = plans_of(hand.on("claim")).values()
-    on_indexes(plan, {"job_ready": "queue task due_at", "job_pkey": "id"})
+    on_indexes(
+        plan,
+        {
+            "job_ready": "queue task due_at",
+            "job_exclusive": "queue task exclusive",
+            "job_exclusive_live": "exclusive",
+            "job_leased": "queue",
+            "job_pkey": "id",
+        },
+    )
     arms = [node for node in nodes(plan) if node["Node Type"] == "LockRows"]
-    assert len(arms) == len(TASKS)
-    for arm in arms:
+    assert len(arms) == 3, "of ordinary jobs; of slots; of what the slots guard"
+    ordinary = [arm for arm in arms if any(node.get("Index Name") == "job_ready" for node in nodes(arm))]
+    assert len(ordinary) == 1
+    for arm in ordinary:
         below = [node["Node Type"] for node in nodes(arm)]
         assert "Sort" not in below, "it would read and lock the whole range first"
         assert "Incremental Sort" not in below
 
 
+@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
 @pytest.mark.parametrize("tasks", [{"work": 30.0}, {"rare": 30.0}], ids=["with due jobs", "with nothing due"])
 def test_a_claim_reads_no_more_rows_than_it_takes_however_many_it_cannot_run(
-    full: Tables, statistics: str, tasks: dict[str, float]
+    full: Tables, statistics: str, tasks: dict[str, float], guarded: bool
 ) -> None:
     hand = Hand(full.dsn, tasks)
-    text = hand.statements.claim(["default"], list(tasks))
-    values = {"owner": "x", "tasks": list(tasks), "leases": list(tasks.values()), "batch": BATCH}
+    text = hand.statements.claim(guarded=guarded)
+    values = {"owner": "x", "queues": ["default"], "tasks": list(tasks), "leases": list(tasks.values()), "batch": BATCH}
+    values |= {"after": "", "values": 200}
     connection = hand.on("claim")
     with connection.transaction(force_rollback=True):
         explained = connection.execute(f"explain (analyze, format json, verbose) {text}".encode(), values).fetchall()

@@ -171,8 +171,13 @@ class Hand:
             self._connections[role] = self._database.connect(role)
         return self._connections[role]
 
-    def claim(self, most: int = 100) -> list[Claimed]:
-        return self._claim(self.on("claim"), most)[1]
+    def claim(self, most: int = 100, *, guarded: bool = True) -> list[Claimed]:
+        return self._claim(self.on("claim"), most, guarded=guarded)[1]
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether the last claim said that another one may find more."""
+        return self._claim.again
 
     def claim_one(self) -> Claimed:
         (job,) = self.claim(1)

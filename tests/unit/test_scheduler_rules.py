@@ -273,13 +273,6 @@ def test_a_schema_is_a_plain_identifier(schema: Any) -> None:
         Statements(schema)
 
 
-def test_the_claim_quotes_what_it_is_given() -> None:
-    text = Statements("fencing").claim(["100%", "o'clock"], ["a\\b"])
-    assert "'100%%'" in text
-    assert "'o''clock'" in text
-    assert text.count("union all") == 1
-
-
 @pytest.mark.parametrize("dsn", ["mysql://host/db", "postgresql+asyncpg://host/db", "no connection string", ""])
 def test_an_address_that_is_not_postgresql_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FENCING_DSN", raising=False)

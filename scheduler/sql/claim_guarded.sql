@@ -1,0 +1,94 @@
+-- The part of the claim for exclusive jobs (at most one live lease per value) and queues with a limit (at most so many). What is running is
+-- counted from the leased jobs, never stored. That a count is still true is what the slots are for: every value and every limited queue has one
+-- (by its hash, so several may share one). A claim locks the slots that it needs, skipping those that others hold, believes its snapshot only if
+-- no slot was bumped since, and bumps them. So of two claims of one value one finds the slot locked or newer than its snapshot, and passes.
+-- The unique index job_exclusive_live stands behind it.
+-- Of exclusive jobs the first of each value is looked at, up to %(values)s values of each queue and task, from %(after)s on: the claim tells where
+-- to go on, so that a million jobs that have to wait hide nothing.
+-- Rows: guarded (id, priority, due_at): locked, to be claimed. Locks: rows of slot, then of job; all skipped if others hold them.
+-- Index: job_exclusive, job_exclusive_live, job_ready, job_leased; slot_pkey, job_pkey.
+walked as materialized (
+    with recursive step as (
+        select p.queue, p.task, 1 as number, (
+            select j.exclusive from {schema}.job j
+            where j.status = 'ready' and j.exclusive is not null and j.queue = p.queue and j.task = p.task
+                and j.exclusive > %(after)s::text
+            order by j.exclusive limit 1
+        ) as value
+        from pair p
+        union all
+        select s.queue, s.task, s.number + 1, (
+            select j.exclusive from {schema}.job j
+            where j.status = 'ready' and j.exclusive is not null and j.queue = s.queue and j.task = s.task
+                and j.exclusive > s.value
+            order by j.exclusive limit 1
+        )
+        from step s
+        where s.value is not null and s.number < %(values)s
+    )
+    select queue, task, number, value from step where value is not null
+),
+heads as (
+    select distinct on (w.value) h.id, h.priority, h.due_at, w.queue, w.value
+    from walked w cross join lateral (
+        select j.id, j.priority, j.due_at from {schema}.job j
+        where j.status = 'ready' and j.exclusive is not null and j.queue = w.queue and j.task = w.task and j.exclusive = w.value
+            and j.due_at <= (select now from instant)
+        order by j.priority desc, j.due_at, j.id
+        limit 1
+    ) h
+    where (
+        select b.id from {schema}.job b where b.status = 'leased' and b.exclusive is not null and b.exclusive = w.value limit 1
+    ) is null
+    order by w.value, h.priority desc, h.due_at, h.id
+),
+room as materialized (
+    select q.name,
+        q.max_running - (select count(*) from {schema}.job j where j.status = 'leased' and j.queue = q.name) as free
+    from {schema}.queue q
+    where q.name = any(%(queues)s::text[]) and q.max_running is not null
+),
+waiting as (
+    select id, priority, due_at, queue, value from heads
+    union all
+    select a.id, a.priority, a.due_at, p.queue, null
+    from pair p join room r on r.name = p.queue and r.free > 0 cross join lateral (
+        select j.id, j.priority, j.due_at from {schema}.job j
+        where j.status = 'ready' and j.exclusive is null and j.queue = p.queue and j.task = p.task
+            and j.due_at <= (select now from instant)
+        order by j.priority desc, j.due_at, j.id
+        limit least(%(batch)s, r.free)
+    ) a
+),
+wanted as materialized (
+    select w.id, array_remove(array[
+            case when w.value is not null then hashtext('value ' || w.value) & 1023 end,
+            case when r.name is not null then hashtext('queue ' || w.queue) & 1023 end
+        ], null) as slots
+    from (
+        select *, row_number() over (partition by queue order by priority desc, due_at, id) as place from waiting
+    ) w
+    left join room r on r.name = w.queue
+    where r.name is null or w.place <= r.free
+    order by w.priority desc, w.due_at, w.id
+    limit %(batch)s
+),
+taken as materialized (
+    select number, claims from {schema}.slot
+    where number = any(array(select unnest(slots) from wanted))
+    order by number
+    for update skip locked
+),
+sure as materialized (
+    select coalesce(array_agg(t.number), '{}') as slots
+    from taken t join {schema}.slot seen on seen.number = t.number and seen.claims = t.claims
+),
+guarded as materialized (
+    select id, priority, due_at from {schema}.job
+    where id = any(array(select id from wanted where slots <@ (select slots from sure))) and status = 'ready'
+    for update skip locked
+),
+bumped as (
+    update {schema}.slot set claims = claims + 1
+    where number = any(array(select unnest(w.slots) from wanted w join guarded g on g.id = w.id))
+),
