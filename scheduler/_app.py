@@ -261,7 +261,8 @@ class Scheduler:
 
         ``due_at``: aware, None for now by the database's clock. Higher ``priority`` runs first within a queue.
         ``exclusive``: of the jobs with the same value, whatever their task and queue, at most one has a live lease at
-        a time; the others wait and hold up nobody else. ``args`` and the handler's result are at most 1 MiB of JSON each.
+        a time; the others wait and hold up nobody else.
+        ``args`` and the handler's result are at most 1 MiB of JSON each.
 
         Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is
         written then.
