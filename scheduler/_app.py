@@ -11,16 +11,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Literal, Self, cast
+from datetime import datetime
+from typing import Any, Self, cast
 from weakref import WeakSet
 
 from fencing import Lease
+from fencing.errors import FencingError
 from scheduler import _migrate
 from scheduler._acts import Ending, Outside, checked_reason, end_one
-from scheduler._catch_up import CatchUp
 from scheduler._connect import Database, Link
-from scheduler._dst import Fold, Gap
 from scheduler._enqueue import (
     Unique,
     checked_args,
@@ -41,9 +40,10 @@ from scheduler._postgres import copy_jobs
 from scheduler._queues import Queue, make_queue, store_queues
 from scheduler._record import JobRecord, read_job, wait_for_result
 from scheduler._replay import DeadFilter, Replayed, replay_dead, replay_one
+from scheduler._registrar import Registrar
 from scheduler._retry import Retry
-from scheduler._schedule import Clock, Schedule
-from scheduler._schedules import Declared, store
+from scheduler._schedule_face import ScheduleFace
+from scheduler._schedules import Declared
 from scheduler._sql import Statements
 from scheduler._tally import Tallies
 from scheduler._tasks import Fences, Task, check_name, make_task
@@ -65,6 +65,7 @@ class _Process:
     link: Link
     leases: Leases
     tallies: Tallies
+    registrar: Registrar
 
 
 _schedulers: WeakSet[Scheduler] = WeakSet()
@@ -78,7 +79,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Scheduler:
+class Scheduler(ScheduleFace):
     """A scheduler over PostgreSQL whose every claim carries a fencing token.
 
     ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``:
@@ -130,77 +131,6 @@ class Scheduler:
             return handler
 
         return register
-
-    def schedule(
-        self,
-        name: str,
-        expr: str,
-        *,
-        tz: str,
-        task: str,
-        args: Any = None,
-        queue: str = "default",
-        priority: int = 0,
-        clock: Clock = "auto",
-        gap: Gap = "after",
-        fold: Fold = "first",
-        max_gap: timedelta | None = timedelta(hours=3),
-        day_or: bool = True,
-        seconds: bool = False,
-        catch_up: CatchUp = "all",
-        catch_up_limit: int = 100,
-        grace: timedelta | None = None,
-        overlap: Literal["allow"] = "allow",
-        start_at: datetime | None = None,
-        end_at: datetime | None = None,
-        jitter: timedelta | float = 0,
-    ) -> Schedule:
-        """Declare that ``task`` runs at every occurrence of the cron text ``expr`` on the wall clock of zone ``tz``.
-
-        Stored when a worker starts (or by :meth:`sync_schedules`); each due occurrence becomes at most one job,
-        however many processes declare and run it. A changed declaration begins when it is stored: an edit never fires
-        the past. The rule's options are those of :class:`Schedule`; ``catch_up``, ``catch_up_limit`` and ``grace``
-        say what becomes of occurrences that were missed while no worker ran. ``overlap``: occurrences do not look at
-        whether the one before still runs (``"allow"``).
-
-        Raises :class:`ScheduleError` that shows the place of a mistake in ``expr`` or ``tz``,
-        :class:`UnknownTaskError` for the task.
-        """
-        check_name("schedule", name)
-        if overlap != "allow":
-            raise ValueError(f"schedule {name!r}: overlap= knows only 'allow', not {overlap!r}")
-        self._known_task(task)
-        checked_args(task, args)
-        rule = Schedule(
-            expr,
-            tz=tz,
-            clock=clock,
-            gap=gap,
-            fold=fold,
-            max_gap=max_gap,
-            day_or=day_or,
-            seconds=seconds,
-            start_at=start_at,
-            end_at=end_at,
-            jitter=jitter,
-            jitter_seed=name,
-        )
-        declared = Declared(
-            name,
-            rule,
-            task,
-            args,
-            check_name("queue", queue),
-            checked_priority(priority),
-            self._tasks[task].retry.max_attempts,
-            catch_up,
-            catch_up_limit,
-            grace,
-        )
-        if name in self._schedules and self._schedules[name].definition() != declared.definition():
-            raise ValueError(f"schedule {name!r} is declared twice with different definitions; give one another name")
-        self._schedules[name] = declared
-        return rule
 
     def add_service(self, service: Service) -> None:
         """Run ``service.run(stop)`` on a thread of its own inside every worker of this process, for example an outbox
@@ -471,18 +401,6 @@ class Scheduler:
         with self._here().link.use("migrate") as connection:
             return _migrate.migrate(connection, self._statements, issuer)
 
-    def sync_schedules(self) -> dict[str, str]:
-        """Store the declared schedules; return ``added``, ``changed`` or ``unchanged`` for each.
-
-        A worker does this when it starts.
-        """
-        here = self._here()
-        with here.link.use("store schedules") as connection:
-            return {
-                name: store(connection, self._statements, declared, here.owner)
-                for name, declared in self._schedules.items()
-            }
-
     def measure(self, window: float = 300.0) -> Measures:
         """Return what the workers did in the last ``window`` seconds (60 to 3600; it begins at a full minute), and how
         the queues stand now.
@@ -509,6 +427,10 @@ class Scheduler:
             here, self._process = self._process, None
         if here is not None:
             here.leases.close()
+            try:
+                here.registrar.leave()
+            except FencingError as exc:
+                log.info("not said that this process has ended, it will be noticed: %s", exc)
             here.link.close()
 
     # -- within
@@ -559,6 +481,7 @@ class Scheduler:
             concurrency,
             batch or 100,
             self._services if listen else (),
+            here.registrar if self._schedules else None,
             listen=listen,
             hooks=self._hooks,
             tallies=here.tallies,
@@ -569,11 +492,13 @@ class Scheduler:
             if self._process is None:
                 # Unique per process start: a reused name would let a restored container pass for the one before it.
                 owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+                link = Link(self._database, "app")
                 self._process = _Process(
                     owner,
-                    Link(self._database, "app"),
+                    link,
                     Leases(self._database, self._statements, owner),
                     Tallies(),
+                    Registrar(link, self._statements, owner, self._schedules),
                 )
             return self._process
 

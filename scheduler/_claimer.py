@@ -8,6 +8,7 @@ from fencing import Lease, Token, history
 from fencing._lease import lease_clock
 from scheduler._claim import room
 from scheduler._connect import Link
+from scheduler._gate import BUSY, Gate
 from scheduler._held import Held, Work
 from scheduler._hooks import ClaimEvent
 from scheduler._postgres import Claim
@@ -34,6 +35,7 @@ class Claimer:
         threads: int,
         batch: int,
         poll: float,
+        gate: Gate,
     ) -> None:
         self._link = link
         self._claim = claim
@@ -43,6 +45,7 @@ class Claimer:
         self._threads = threads
         self._batch = batch
         self._poll = poll
+        self._gate = gate
         self._shortest = min(task.lease for task in tasks.values())
         self._dry_at: int | None = None
         self._guarded_at = float("-inf")
@@ -59,7 +62,8 @@ class Claimer:
             return None
         wanted = room(self._threads, len(work.waiting), work.running, work.per_second, self._batch, self._shortest)
         if not wanted:
-            return self._poll
+            # What is due while every thread is busy is decided all the same: some policies drop it.
+            return self._look() if self._gate.due else self._poll
         # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
         # database's.
         sent, settled = lease_clock(), work.settled
@@ -73,13 +77,21 @@ class Claimer:
         if guarded:
             self._guarded_at = sent
         again = self._claim.again
-        self._dry_at = None if jobs or again else settled
         self._hand_over([self._hold(issuer, sent, claimed) for claimed in jobs])
+        resting = not jobs and not again
+        wait = self._look() if resting or self._gate.due else self._poll
+        self._dry_at = settled if resting and wait > BUSY else None
         if len(jobs) == wanted:
             return 0
         if again:
-            return random.uniform(0, CONTENDED)
-        return self._poll if guarded else GUARDED
+            return min(wait, random.uniform(0, CONTENDED))
+        return min(wait, self._poll if guarded else GUARDED)
+
+    def _look(self) -> float:
+        """Let the gate decide; return the seconds until the next claim: 0 where that may find something now."""
+        with self._link.use("decide on overlap") as connection:
+            wait = self._gate.look(connection)
+        return self._poll if wait is None else min(wait, self._poll)
 
     def _hold(self, issuer: str, sent: float, claimed: Claimed) -> Held:
         task = self._tasks[claimed.task]

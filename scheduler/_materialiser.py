@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
 
 from scheduler._catch_up import Planned, plan_catch_up
-from scheduler._connect import Connection, Link
+from scheduler._connect import Link
+from scheduler._gate import tell_skipped
 from scheduler._loop import log
-from scheduler._schedules import next_after, stored_rule
-from scheduler._sql import Statements
+from scheduler._occurrence import Occurrence
+from scheduler._rezone import Outdated, rezone
+from scheduler._schedule_store import materialise
+from scheduler._schedules import FAR, stored_rule
+from scheduler._sql import Run, Statements
 from scheduler._zones import zone_data_version, zone_hash
 from scheduler.errors import ScheduleError
 
@@ -21,6 +30,8 @@ BATCH = 50
 
 MOST = 1000
 """Occurrences of one schedule a transaction; the rest follows in the next."""
+
+T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -54,52 +65,69 @@ class Plan(NamedTuple):
 
 class Materialiser:
     """Locks the schedules that are due, asks each for its occurrences up to the horizon and writes ledger and jobs in
-    one transaction."""
+    one transaction. Schedules that were computed from older zone data come first."""
 
-    def __init__(self, link: Link, statements: Statements, horizon: float = HORIZON) -> None:
+    def __init__(
+        self, link: Link, statements: Statements, actor: str = "materialiser", horizon: float = HORIZON
+    ) -> None:
         self._link = link
         self._statements = statements
+        self._actor = actor
         self._horizon = horizon
         self._without: list[str] = []
 
     def run_once(self) -> float | None:
         """Materialise one batch of schedules; at once again if there may be more."""
         with self._link.use("materialise") as connection:
-            return 0 if self._batch(connection) else None
+            run = Run(connection, self._statements)
+            more = self._rezone(run) or self._batch(run)
+        if not more:
+            self._without = []
+        return 0 if more else None
 
-    def _batch(self, connection: Connection) -> bool:
-        with connection.transaction():
-            found = connection.execute(
-                self._statements["schedules_due"],
-                {"batch": BATCH, "horizon": self._horizon, "without": self._without},
-            ).fetchall()
-            plans = [plan for row in map(Row._make, found) if (plan := self._plan_if_able(row))]
-            more = len(found) == BATCH or any(len(plan.planned) == MOST for plan in plans)
-            if not more:
-                self._without = []
+    def _rezone(self, run: Run) -> bool:
+        version = zone_data_version()
+        with run.connection.transaction():
+            found = run("schedules_rezone", version=version, batch=BATCH, without=self._without)
+            for row in map(Outdated._make, found):
+                if self._able(row.name, lambda row=row: self._rezoned(run, row)):  # type: ignore[misc]
+                    log.info("schedule %r: computed anew from zone data %s", row.name, version)
+        return len(found) == BATCH
+
+    def _rezoned(self, run: Run, row: Outdated) -> bool:
+        with run.connection.transaction():  # a fault in one leaves the others as they are
+            return rezone(run, row, self._actor)
+
+    def _batch(self, run: Run) -> bool:
+        with run.connection.transaction():
+            found = run("schedules_due", batch=BATCH, horizon=self._horizon, without=self._without)
+            plans = [
+                plan
+                for row in map(Row._make, found)
+                if (plan := self._able(row.name, lambda row=row: self._plan(row)))  # type: ignore[misc]
+            ]
             if plans:
-                self._write(connection, plans)
-                connection.execute(
-                    self._statements["schedules_advance"],
-                    {
-                        "names": [plan.row.name for plan in plans],
-                        "untils": [plan.until for plan in plans],
-                        "nexts": [plan.next_at for plan in plans],
-                        "zone_versions": [zone_data_version()] * len(plans),
-                        "zone_hashes": [zone_hash(plan.row.definition["tz"]) for plan in plans],
-                    },
+                self._write(run, plans)
+                run(
+                    "schedules_advance",
+                    names=[plan.row.name for plan in plans],
+                    untils=[plan.until for plan in plans],
+                    nexts=[plan.next_at for plan in plans],
+                    zone_versions=[zone_data_version()] * len(plans),
+                    zone_hashes=[zone_hash(plan.row.definition["tz"]) for plan in plans],
                 )
-            return more
+            return len(found) == BATCH or any(len(plan.planned) == MOST for plan in plans)
 
-    def _plan_if_able(self, row: Row) -> Plan | None:
-        """Plan a schedule, or leave it to processes that can, until the next round."""
+    def _able(self, name: str, work: Callable[[], T]) -> T | None:
+        """Do something with a schedule, or leave it to processes that can, until the next round."""
         try:
-            self._check_zone(row)
-            return self._plan(row)
+            return work()
+        except psycopg.Error:
+            raise
         except Exception as exc:  # noqa: BLE001 - a fault in one schedule must not stop the others, whatever it is
             known = isinstance(exc, ScheduleError)
-            log.error("schedule %r is left alone: %s", row.name, exc, exc_info=None if known else exc)
-            self._without.append(row.name)
+            log.error("schedule %r is left alone: %s", name, exc, exc_info=None if known else exc)
+            self._without.append(name)
             return None
 
     @staticmethod
@@ -115,30 +143,34 @@ class Materialiser:
 
     def _plan(self, row: Row) -> Plan:
         """Say what becomes of each occurrence up to the horizon, and where the cursor moves."""
+        self._check_zone(row)
         until = row.now + timedelta(seconds=self._horizon)
         rule = stored_rule(row.name, row.definition)
         # Some more than one transaction takes, so that which late ones are the newest is known before the first is
-        # written.
-        occurrences = rule.occurrences(row.materialised_until, until, limit=MOST + row.catch_up_limit)
+        # written; and the one after the horizon, for when the schedule is due again.
+        occurrences: list[Occurrence] = []
+        after: Occurrence | None = None
+        for after in islice(rule.walk(row.materialised_until, until + FAR), MOST + row.catch_up_limit):
+            if after.due_at > until:
+                break
+            occurrences.append(after)
+            after = None
         grace = None if row.grace is None else timedelta(seconds=row.grace)
         planned = plan_catch_up(occurrences, row.now, row.catch_up, row.catch_up_limit, grace)[:MOST]
         if len(planned) == MOST:
             until = planned[-1].occurrence.due_at
-        return Plan(row, planned, until, next_after(rule, until))
+            after = occurrences[MOST] if len(occurrences) > MOST else after
+        return Plan(row, planned, until, after.due_at if after else None)
 
-    def _write(self, connection: Connection, plans: list[Plan]) -> None:
-        flat = [(plan.row.name, planned) for plan in plans for planned in plan.planned]
-        if not flat:
-            return
-        fresh = connection.execute(
-            self._statements["materialise"],
-            {
-                "schedules": [name for name, _ in flat],
-                "keys": [planned.occurrence.key for _, planned in flat],
-                "dues": [planned.occurrence.due_at for _, planned in flat],
-                "nominals": [planned.occurrence.nominal for _, planned in flat],
-                "reasons": [planned.skipped for _, planned in flat],
-            },
-        ).fetchall()
-        for schedule, key, state, _ in fresh:
-            log.info("schedule %r: occurrence %s %s", schedule, key, state)
+    def _write(self, run: Run, plans: list[Plan]) -> None:
+        by_key = {
+            (plan.row.name, planned.occurrence.key): planned.skipped for plan in plans for planned in plan.planned
+        }
+        skipped: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for name, key, state in materialise(run, [(plan.row.name, one) for plan in plans for one in plan.planned]):
+            if state == "skipped":
+                skipped[name, str(by_key[name, key])].append(key)
+            else:
+                log.info("schedule %r: occurrence %s %s", name, key, state)
+        for (name, reason), keys in skipped.items():
+            tell_skipped(run, name, self._actor, reason, keys)

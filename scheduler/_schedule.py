@@ -215,7 +215,7 @@ class Schedule:
         if limit is not None and limit < 1:
             raise ValueError(f"limit is how many occurrences to give at most, at least 1, not {limit!r}")
         found: list[Occurrence] = []
-        for occurrence in self._due(_instant("after", after), _instant("until", until)):
+        for occurrence in self.walk(after, until):
             if limit is None and len(found) == MAX_OCCURRENCES:
                 raise ValueError(
                     f"{self.expr!r} has more than {MAX_OCCURRENCES:,} occurrences from {after} to {until}:"
@@ -225,6 +225,10 @@ class Schedule:
             if len(found) == limit:
                 break
         return found
+
+    def walk(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
+        """The same, one by one, each computed when it is asked for: a far ``until`` costs nothing by itself."""
+        return self._due(_instant("after", after), _instant("until", until))
 
     def _due(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
         """The occurrences in the window (naive, in UTC)."""

@@ -1,20 +1,43 @@
-"""Schedules as they are declared in code and as the database stores them."""
+"""Schedules as they are declared in code, and the same as JSON, as the database stores them. Pure."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 from scheduler._catch_up import CatchUp
-from scheduler._connect import Connection
-from scheduler._schedule import Schedule
-from scheduler._sql import Statements
+from scheduler._dst import Fold, Gap
+from scheduler._overlap import Overlap
+from scheduler._schedule import Clock, Schedule
 from scheduler._zones import zone_data_version, zone_hash
 
 FAR = timedelta(days=366 * 9)
 """How far ahead the next occurrence is looked for: past the longest wait for a 29 February."""
+
+
+class RuleOptions(TypedDict, total=False):
+    """What a schedule may say besides its rule and its job. The meanings are those of :class:`Schedule`, of
+    :func:`~scheduler._catch_up.plan_catch_up` and of :data:`~scheduler._overlap.Overlap`."""
+
+    queue: str
+    priority: int
+    clock: Clock
+    gap: Gap
+    fold: Fold
+    max_gap: timedelta | None
+    day_or: bool
+    seconds: bool
+    catch_up: CatchUp
+    catch_up_limit: int
+    grace: timedelta | None
+    overlap: Overlap
+    start_at: datetime | None
+    end_at: datetime | None
+    jitter: timedelta | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +51,10 @@ class Declared:
     queue: str
     priority: int
     max_attempts: int
-    catch_up: CatchUp
-    catch_up_limit: int
-    grace: timedelta | None
+    catch_up: CatchUp = "all"
+    catch_up_limit: int = 100
+    grace: timedelta | None = None
+    overlap: Overlap = "allow"
 
     def __post_init__(self) -> None:
         if self.catch_up not in get_args(CatchUp):
@@ -39,6 +63,8 @@ class Declared:
             raise ValueError(f"schedule {self.name!r}: catch_up_limit= is a whole number from 1")
         if self.grace is not None and (not isinstance(self.grace, timedelta) or self.grace < timedelta(0)):
             raise ValueError(f"schedule {self.name!r}: grace= is a timedelta from 0, or None for a minute")
+        if self.overlap not in get_args(Overlap):
+            raise ValueError(f"schedule {self.name!r}: overlap= is one of {get_args(Overlap)}, not {self.overlap!r}")
 
     def parameters(self) -> dict[str, Any]:
         """The statement parameters that store it."""
@@ -49,10 +75,11 @@ class Declared:
             "queue": self.queue,
             "priority": self.priority,
             "max_attempts": self.max_attempts,
-            "definition": json.dumps(self.definition()),
+            "definition": self.text,
             "catch_up": self.catch_up,
             "catch_up_limit": self.catch_up_limit,
             "grace": self.grace.total_seconds() if self.grace is not None else None,
+            "overlap": self.overlap,
             "zone_version": zone_data_version(),
             "zone_hash": zone_hash(self.rule.tz),
         }
@@ -78,7 +105,13 @@ class Declared:
                 self.catch_up_limit,
                 self.grace.total_seconds() if self.grace is not None else None,
             ],
+            "overlap": self.overlap,
         }
+
+    @property
+    def text(self) -> str:
+        """The definition as JSON text."""
+        return json.dumps(self.definition())
 
 
 def stored_rule(name: str, definition: dict[str, Any]) -> Schedule:
@@ -110,52 +143,8 @@ def next_after(rule: Schedule, moment: datetime) -> datetime | None:
     return found[0].due_at if found else None
 
 
-def store(connection: Connection, statements: Statements, declared: Declared, actor: str) -> str:
-    """Store a declared schedule; return ``"added"``, ``"changed"`` or ``"unchanged"``.
-
-    An equal definition changes nothing, whoever brings it. A new or changed one begins now: it never fires the past.
-    A change is audited.
-    """
-    parameters = declared.parameters()
-    with connection.transaction():
-        row = connection.execute(statements["schedule_insert"], parameters).fetchone()
-        if row is not None:
-            _set_next(connection, statements, declared, row[0])
-            _audit(connection, statements, declared, actor, "schedule added", None)
-            return "added"
-        before, same = connection.execute(statements["schedule_lock"], parameters).fetchall()[0]
-        if same:
-            return "unchanged"
-        now, _ = connection.execute(statements["schedule_change"], parameters).fetchall()[0]
-        _set_next(connection, statements, declared, now)
-        _audit(connection, statements, declared, actor, "schedule changed", before)
-        return "changed"
-
-
-def _set_next(connection: Connection, statements: Statements, declared: Declared, now: datetime) -> None:
-    connection.execute(
-        statements["schedules_advance"],
-        {
-            "names": [declared.name],
-            "untils": [now],
-            "nexts": [next_after(stored_rule(declared.name, declared.definition()), now)],
-            "zone_versions": [zone_data_version()],
-            "zone_hashes": [zone_hash(declared.rule.tz)],
-        },
-    )
-
-
-def _audit(
-    connection: Connection, statements: Statements, declared: Declared, actor: str, kind: str, before: Any
-) -> None:
-    connection.execute(
-        statements["act"],
-        {
-            "actor": actor,
-            "kind": kind,
-            "subject": f"schedule/{declared.name}",
-            "reason": "registered by the application",
-            "before": json.dumps(before) if before is not None else None,
-            "after": json.dumps(declared.definition()),
-        },
-    )
+def release_of(declared: Iterable[Declared]) -> str:
+    """Return the name of the release that declares these schedules: the same for equal definitions, whoever asks."""
+    # As JSON keeps it, whatever order or kind of keys Python had.
+    lines = sorted(json.dumps([one.name, json.loads(one.text)], sort_keys=True) for one in declared)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from importlib.resources import files
+from typing import Any, get_args
 
 from psycopg import sql as composing
 
+from scheduler._connect import Connection
+from scheduler._overlap import Overlap
 from scheduler._states import OUTCOMES, OWN_OUTCOMES, STATES
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
@@ -34,11 +37,13 @@ class Statements:
             "schema_literal": _literal(schema),
             "token_literal": _literal(f'"{schema}".token'),
             "job_literal": _literal(f'"{schema}".job'),
+            "release_literal": _literal(f'"{schema}".release'),
             "channel_literal": _literal(self.channel),
             "revoked_channel_literal": _literal(self.revoked_channel),
             "states": ", ".join(map(_literal, STATES)),
             "outcomes": ", ".join(map(_literal, OUTCOMES)),
             "own_outcomes": ", ".join(map(_literal, OWN_OUTCOMES)),
+            "overlaps": ", ".join(map(_literal, get_args(Overlap))),
         }
         self._filled: dict[str, str] = {}
 
@@ -74,6 +79,19 @@ class Statements:
                 number, _, name = entry.name.removesuffix(".sql").partition("_")
                 found.append((int(number), name, self.fill(entry.read_text("utf-8"))))
         return sorted(found)
+
+
+class Run:
+    """A connection with the statements of one schema, for what asks several of them in turn."""
+
+    def __init__(self, connection: Connection, statements: Statements) -> None:
+        self.connection = connection
+        self.statements = statements
+
+    def __call__(self, statement: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Run ``sql/NAME.sql``; return its rows."""
+        cursor = self.connection.execute(self.statements[statement], parameters)
+        return cursor.fetchall() if cursor.description else []
 
 
 def read(*path: str) -> str:

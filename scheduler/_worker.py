@@ -10,6 +10,7 @@ from typing import Protocol
 from fencing.errors import FencingError
 from scheduler._claimer import Claimer
 from scheduler._connect import Database, Link
+from scheduler._gate import Gate
 from scheduler._heart import Heart, Watch
 from scheduler._held import Counts, Work
 from scheduler._hooks import Hooks, ListenEvent, Teller
@@ -20,6 +21,8 @@ from scheduler._materialiser import Materialiser
 from scheduler._measurer import TICK, Measurer
 from scheduler._postgres import Claim, live_tokens
 from scheduler._raiser import Raiser
+from scheduler._registrar import Registrar
+from scheduler._releases import PRESENCE
 from scheduler._rescuer import Rescuer
 from scheduler._runner import AsyncRunner, Runner
 from scheduler._settler import Settler
@@ -55,6 +58,7 @@ class Worker:
         concurrency: int,
         batch: int,
         services: Sequence[Service] = (),
+        registrar: Registrar | None = None,
         *,
         listen: bool = True,
         hooks: Hooks | None = None,
@@ -73,11 +77,12 @@ class Worker:
         self._runner = Runner(self.work, self._live_tokens, self._async)
         interval = min((task.lease for task in tasks.values()), default=30.0) / 4
         claim = Claim(statements, owner, queues, {name: task.lease for name, task in tasks.items()})
-        self._claimer = Claimer(self._link("claim"), claim, self.work, tasks, owner, concurrency, batch, POLL)
+        gate = Gate(statements, owner, POLL)
+        self._claimer = Claimer(self._link("claim"), claim, self.work, tasks, owner, concurrency, batch, POLL, gate)
         self._claims = Loop("claimer", self._claimer.run_once, POLL)
         self._settler = Settler(self._link("settle"), statements, self.work, owner, self._claims.wake)
         self._settles = Loop("settler", self._settler.run_once, 0)
-        self._materialiser = Materialiser(self._link("materialise"), statements)
+        self._materialiser = Materialiser(self._link("materialise"), statements, owner)
         self._rescuer = Rescuer(self._link("rescue"), statements, queues, list(tasks), self.work, self._claims.wake)
         raiser = Raiser(self._link("raise"), statements, tasks, self._async.wait_for)
         self._raises = Loop("raiser", raiser.run_once, SWEEP)
@@ -108,6 +113,8 @@ class Worker:
             Loop("rescuer", self._rescuer.run_once, min(SWEEP, interval)),
             Loop("materialiser", self._materialiser.run_once, SWEEP),
         ]
+        if registrar is not None:
+            self._finders.append(Loop("registrar", registrar.run_once, PRESENCE))
         if listen:
             self._finders.append(Loop("listener", self._listener.run_once, POLL))
         self._threads = [

@@ -6,6 +6,9 @@ What a wrong argument raises is a ``ValueError``; everything that concerns a tok
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from fencing.errors import FencingError
 
 __all__ = [
@@ -13,9 +16,11 @@ __all__ = [
     "DatabaseUnavailableError",
     "IssuerError",
     "JobStateError",
+    "LedgerHorizonError",
     "NotMigratedError",
     "ScheduleError",
     "UnknownJobError",
+    "UnknownScheduleError",
     "UnknownTaskError",
     "ValueRefusedError",
 ]
@@ -42,6 +47,16 @@ class ScheduleError(ValueError):
         where = f"{field}: " if field else ""
         super().__init__(f"{where}{problem}\n{_underlined(expr, position, length)}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Crosses processes as it is: the message is finished, and __init__ would want the parts of it.
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[ScheduleError], args: tuple[Any, ...], facts: dict[str, Any]) -> ScheduleError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
 
 def _underlined(text: str, position: int, length: int) -> str:
     """Two indented lines: the text, and carets under ``length`` characters from ``position``."""
@@ -64,6 +79,25 @@ class UnknownJobError(ValueError):
 
 class JobStateError(ValueError):
     """A job is not in a state from which that can be done with it. Nothing was changed."""
+
+
+class UnknownScheduleError(ValueError):
+    """There is no schedule of that name in the database."""
+
+
+class LedgerHorizonError(ValueError):
+    """A backfill reaches back to where the ledger may no longer say what ran. Ask with ``force`` to do it all the same.
+
+    Attributes:
+        horizon: the first moment from which the ledger is whole.
+    """
+
+    def __init__(self, message: str, horizon: datetime):
+        super().__init__(message, horizon)
+        self.horizon = horizon
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class DatabaseError(FencingError):

@@ -4,7 +4,7 @@
 select name, task, args, queue, priority, max_attempts, definition, catch_up, catch_up_limit, extract(epoch from grace)::float8, revision,
     materialised_until, zone_version, zone_hash, (select {schema}.clock())
 from {schema}.schedule
-where not paused and next_at <= (select {schema}.clock() + make_interval(secs => %(horizon)s))
+where not paused and deleted_at is null and next_at <= (select {schema}.clock() + make_interval(secs => %(horizon)s))
     and name <> all(%(without)s::text[])
 order by next_at
 limit %(batch)s

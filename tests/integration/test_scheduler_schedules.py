@@ -500,7 +500,7 @@ def test_schedules_that_cannot_be_computed_do_not_stop_the_others(
         ({"catch_up_limit": 0}, ValueError, "catch_up_limit="),
         ({"grace": 5}, ValueError, "grace="),
         ({"grace": timedelta(-1)}, ValueError, "grace="),
-        ({"overlap": "skip"}, ValueError, "overlap="),
+        ({"overlap": "sometimes"}, ValueError, "overlap="),
         ({"start_at": datetime(2026, 1, 1)}, (ValueError, TypeError), "start_at"),
     ],
 )

@@ -18,6 +18,7 @@ from fencing.errors import LeaseLostError
 from scheduler import Bury, Job, Retry, RetryIn, Scheduler, _heart, _worker
 from scheduler._claimer import Claimer
 from scheduler._connect import Database, Link
+from scheduler._gate import Gate
 from scheduler._held import Held, Work
 from scheduler._postgres import Claim
 from scheduler._runner import AsyncRunner, Runner
@@ -333,7 +334,9 @@ class Parts:
         self.work = Work()
         self.links = [Link(database, "claim"), Link(database, "settle")]
         claim = Claim(statements, "me", ["default"], {name: task.lease for name, task in app._tasks.items()})
-        self.claimer = Claimer(self.links[0], claim, self.work, app._tasks, "me", threads, 100, 3600.0)
+        self.claimer = Claimer(
+            self.links[0], claim, self.work, app._tasks, "me", threads, 100, 3600.0, Gate(statements, "me", 60)
+        )
         self.settler = Settler(self.links[1], statements, self.work, "me", lambda: None)
 
     def close(self) -> None:

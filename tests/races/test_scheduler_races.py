@@ -16,8 +16,9 @@ from scheduler import Scheduler
 from scheduler._connect import Database, Link
 from scheduler._materialiser import Materialiser
 from scheduler._postgres import settle
-from scheduler._schedules import store
-from scheduler._sql import Statements
+from scheduler._releases import Release
+from scheduler._schedule_store import store
+from scheduler._sql import Run, Statements
 from scheduler._store import Settled
 from scheduler.console.embedded import Postgres
 
@@ -194,13 +195,14 @@ def test_an_edit_that_meets_a_materialiser_waits_and_then_leaves_no_ghosts(
         # It has read the definition and is stopped before it writes the first job.
         door.execute(f"lock table {tables.schema}.job in share row exclusive mode".encode())
         before = {one["pid"] for one in tables.sessions("materialise")}
-        run = pool.submit(materialiser.run_once)
+        materialising = pool.submit(materialiser.run_once)
         (stopped,) = eventually(lambda: {one["pid"] for one in tables.sessions("materialise")} - before, "it runs")
         wait_until_blocked(tables.dsn, stopped, by=door.info.backend_pid)
-        edit = pool.submit(store, editing, Statements(tables.schema), edited._schedules["hourly"], "editor")
+        run = Run(editing, Statements(tables.schema))
+        edit = pool.submit(store, run, edited._schedules["hourly"], Release(None, 10), "editor", "why not")
         wait_until_blocked(tables.dsn, editing.info.backend_pid, by=stopped)
         door.rollback()
-        run.result(20)
+        materialising.result(20)
         assert edit.result(20) == "changed"
     materialiser.run_once()
     link.close()

@@ -1,0 +1,97 @@
+"""The gate: decides which due occurrences run where a schedule minds overlap. Part of the claim.
+
+A claimer asks it when it found nothing else to do, and now and then while it has. Whoever asks decides for all
+schedules; the schedule's row lock makes it one decision at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from scheduler._acts import end
+from scheduler._connect import Connection
+from scheduler._loop import log
+from scheduler._overlap import Decision, Live, Waiting, decide
+from scheduler._schedule_store import tell
+from scheduler._sql import Run, Statements
+
+BATCH = 100
+"""Schedules a transaction."""
+
+MOST = 1000
+"""Occurrences of one schedule that are looked at together."""
+
+BUSY = 0.05
+"""Seconds until another look at a schedule that somebody else was working on."""
+
+
+class Gate:
+    """Used by one thread. ``every``: seconds between two looks while there is other work."""
+
+    def __init__(self, statements: Statements, actor: str, every: float) -> None:
+        self._statements = statements
+        self._actor = actor
+        self._every = every
+        self._looked = float("-inf")
+
+    @property
+    def due(self) -> bool:
+        """Whether the last look was long enough ago."""
+        return time.monotonic() - self._looked >= self._every
+
+    def look(self, connection: Connection) -> float | None:
+        """Decide about what is due; return the seconds until another look is worth it: 0 where something was admitted
+        or more may be, None where nothing waits."""
+        self._looked = time.monotonic()
+        run = Run(connection, self._statements)
+        due, next_in = run("overlap_next")[0]
+        if due:
+            with connection.transaction():
+                found = run("overlap_due", batch=BATCH)
+                if names := {name: overlap for name, overlap in found if overlap is not None}:
+                    self._decide(run, names)
+            if names:
+                return 0
+            if found:
+                return BUSY
+        return None if next_in is None else max(0.0, next_in)
+
+    def _decide(self, run: Run, names: dict[str, str]) -> None:
+        decisions: dict[str, Decision] = {}
+        for name, ids, started, keys, backfilled in run("overlap_state", names=list(names), most=MOST):
+            live = [Live(*pair) for pair in zip(ids, started, strict=True)]
+            waiting = [Waiting(*pair) for pair in zip(keys, backfilled, strict=True)]
+            decisions[name] = decide(names[name], live, waiting)  # type: ignore[arg-type]
+        for name, decision in decisions.items():
+            if decision.cancel:
+                ended = end(
+                    run.connection, self._statements, decision.cancel, "cancelled",
+                    actor=self._actor, reason=f"schedule {name!r}: {decision.reason}",
+                )  # fmt: skip
+                log.info("schedule %r: cancelled %d jobs: %s", name, len(ended.revoked), decision.reason)
+        self._skip(run, decisions)
+        admitted = [(name, key) for name, decision in decisions.items() for key in decision.admit]
+        if admitted:
+            schedules, keys = zip(*admitted, strict=True)
+            for name, key, _, _ in run("overlap_admit", schedules=list(schedules), keys=list(keys)):
+                log.info("schedule %r: occurrence %s enqueued", name, key)
+
+    def _skip(self, run: Run, decisions: dict[str, Decision]) -> None:
+        skipped = [(name, key, one.reason) for name, one in decisions.items() for key in one.skip]
+        if not skipped:
+            return
+        schedules, keys, reasons = zip(*skipped, strict=True)
+        done: dict[str, list[str]] = defaultdict(list)
+        for name, key in run("overlap_skip", schedules=list(schedules), keys=list(keys), reasons=list(reasons)):
+            done[name].append(key)
+        for name, gone in done.items():
+            tell_skipped(run, name, self._actor, decisions[name].reason, gone)
+
+
+def tell_skipped(run: Run, name: str, actor: str, reason: str, keys: Sequence[str]) -> None:
+    """Log and audit occurrences that were skipped: one line for all, with the first and the last."""
+    log.info("schedule %r: skipped %d occurrences, from %s: %s", name, len(keys), min(keys), reason)
+    after = {"skipped": len(keys), "first": min(keys), "last": max(keys)}
+    tell(run, name, "occurrences skipped", actor, reason, after=after)

@@ -1,0 +1,61 @@
+"""The registrar: keeps what a process declares in the database, and says that the process is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler._connect import Link
+from scheduler._releases import Release
+from scheduler._schedule_store import Stored, sync
+from scheduler._schedules import Declared, release_of
+from scheduler._sql import Run, Statements
+
+
+class Registrar:
+    """One per process. ``declared`` may grow; what it holds when it is asked counts."""
+
+    def __init__(self, link: Link, statements: Statements, owner: str, declared: Mapping[str, Declared]) -> None:
+        self._link = link
+        self._statements = statements
+        self._owner = owner
+        self._declared = declared
+        self._deferred = False
+        self._present = False
+
+    def sync(self, *, last: bool = False) -> dict[str, Stored]:
+        """Store what is declared; return what became of each. ``last``: this is the last deploy, whatever ran
+        before."""
+        declared = list(self._declared.values())
+        if not declared:
+            return {}
+        with self._link.use("store schedules") as connection:
+            run = Run(connection, self._statements)
+            release = self._seen(run, release_of(declared))
+            if last:
+                release.number = run("release_renumber", release=release.id)[0][0]
+            answers = sync(run, declared, release, self._owner)
+        self._deferred = "deferred" in answers.values()
+        return answers
+
+    def run_once(self) -> float | None:
+        """Say that this process is there; where a newer release has the say, look whether it is still there."""
+        if self._deferred:
+            self.sync()
+        elif self._declared:
+            with self._link.use("say that this process is there") as connection:
+                self._seen(Run(connection, self._statements), release_of(self._declared.values()))
+        return None
+
+    def leave(self) -> None:
+        """Say that this process has ended."""
+        if self._present:
+            with self._link.use("say that this process has ended") as connection:
+                Run(connection, self._statements)("release_left", owner=self._owner)
+            self._present = False
+
+    def _seen(self, run: Run, release: str) -> Release:
+        found = run("release_seen", owner=self._owner, release=release)
+        # None where another process brought the release in the same instant: it is there now.
+        number = (found or run("release_seen", owner=self._owner, release=release))[0][0]
+        self._present = True
+        return Release(release, number)

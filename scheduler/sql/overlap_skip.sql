@@ -1,0 +1,7 @@
+-- overlap skip: occurrences that the schedule's policy drops. Rows: (schedule, key) of each.
+-- Locks: the occurrences (their schedules' rows are held). Index: occurrence_pkey.
+update {schema}.occurrence o
+set state = 'skipped', reason = g.reason
+from unnest(%(schedules)s::text[], %(keys)s::text[], %(reasons)s::text[]) g(schedule, key, reason)
+where o.schedule = g.schedule and o.key = g.key and o.state = 'waiting'
+returning o.schedule, o.key

@@ -1,0 +1,4 @@
+-- schedules adopt: an equal definition of a newer release is that release's from now on. Rows: none.
+-- Locks: the schedules' rows. Index: schedule_pkey.
+update {schema}.schedule set release = %(release)s, number = %(number)s
+where name = any(%(names)s::text[]) and number < %(number)s and deleted_at is null
