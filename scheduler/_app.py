@@ -39,8 +39,8 @@ from scheduler._measures import Measures
 from scheduler._postgres import copy_jobs
 from scheduler._queues import Queue, make_queue, store_queues
 from scheduler._record import JobRecord, read_job, wait_for_result
-from scheduler._replay import DeadFilter, Replayed, replay_dead, replay_one
 from scheduler._registrar import Registrar
+from scheduler._replay import DeadFilter, Replayed, replay_dead, replay_one
 from scheduler._retry import Retry
 from scheduler._schedule_face import ScheduleFace
 from scheduler._schedules import Declared

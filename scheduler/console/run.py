@@ -40,7 +40,11 @@ def worker(
 ) -> None:
     """Run a worker for MODULE:APP until SIGTERM or SIGINT; then drain. A second signal does not wait."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    counts = load_app(app).run_worker(queues, concurrency, batch)
+    scheduler = load_app(app)
+    try:
+        counts = scheduler.run_worker(queues, concurrency, batch)
+    finally:
+        scheduler.close()
     if as_json:
         print_json(asdict(counts))
     else:

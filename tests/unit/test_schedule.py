@@ -460,3 +460,12 @@ def test_one_schedule_in_many_threads_gives_each_the_same():
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda schedule: schedule.occurrences(utc("2026-01-01"), FAR, limit=200), schedules))
     assert found == expected * 20
+
+
+def test_a_refusal_crosses_processes_as_it_is():
+    with pytest.raises(ScheduleError) as caught:
+        Schedule("0 25 * * *")
+    error = caught.value
+    for same in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert type(same) is ScheduleError
+        assert (str(same), same.expr, same.field, same.position) == (str(error), "0 25 * * *", "hour", 2)
