@@ -472,6 +472,7 @@ class Scheduler(ScheduleFace):
             _migrate.check_migrated(connection, self._statements)
         self.sync_queues()
         self.sync_schedules()
+        here.registrar.works = True
         return Worker(
             self._database,
             self._statements,

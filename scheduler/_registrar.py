@@ -21,6 +21,8 @@ class Registrar:
         self._declared = declared
         self._deferred = False
         self._present = False
+        self.works = False
+        """Whether a worker runs here, or did: only then is the end of this process the end of anything."""
 
     def sync(self, *, last: bool = False) -> dict[str, Stored]:
         """Store what is declared; return what became of each. ``last``: this is the last deploy, whatever ran
@@ -47,8 +49,12 @@ class Registrar:
         return None
 
     def leave(self) -> None:
-        """Say that this process has ended."""
-        if self._present:
+        """Say that this process has ended.
+
+        One that only stored what it declares, as a step of a deploy does, counts as there until the workers of its
+        release have had the time to start.
+        """
+        if self._present and self.works:
             with self._link.use("say that this process has ended") as connection:
                 Run(connection, self._statements)("release_left", owner=self._owner)
             self._present = False

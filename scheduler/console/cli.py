@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": ("scheduler.console.demo", "See one paused worker refused everywhere, on real servers."),
     "migrate": ("scheduler.console.run", "Create or update the scheduler's tables."),
     "worker": ("scheduler.console.run", "Run a worker for MODULE:APP."),
+    "schedules": ("scheduler.console.schedules", "Look at schedules; pause, resume, delete or backfill one."),
     "jobs": ("scheduler.console.jobs", "Look at jobs; cancel, bury or replay one."),
     "dead": ("scheduler.console.dead", "Look at dead jobs, and replay many."),
     "outbox": ("scheduler.console.outbox", "Look at mail, act on it, relay it."),

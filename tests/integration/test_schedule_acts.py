@@ -323,12 +323,13 @@ def test_an_old_release_that_goes_on_does_not_flip_a_schedule_back(ground: Groun
     assert ground.acts("daily") == ["schedule added", "schedule changed"]
 
 
-@pytest.mark.parametrize("how", ["closed", "not seen any more", "said to be the last deploy"])
+@pytest.mark.parametrize("how", ["its worker closed", "not seen any more", "said to be the last deploy"])
 def test_after_a_rollback_the_old_release_prevails_and_stays(ground: Ground, how: str) -> None:
     old, new = release(ground, "0 9 * * *"), release(ground, "0 10 * * *")
     for one in (old, new):
         one.sync_schedules()
-    if how == "closed":
+    if how == "its worker closed":
+        new.run_until_idle()
         new.close()
     if how == "not seen any more":
         ground.at(START + timedelta(seconds=PATIENCE + 1))
@@ -344,6 +345,7 @@ def test_the_registrar_of_a_worker_notices_when_the_newer_release_has_gone(groun
     registrar = old._here().registrar
     registrar.run_once()
     assert in_force(ground) == "0 10 * * *"
+    new.run_until_idle()
     new.close()
     registrar.run_once()
     assert in_force(ground) == "0 9 * * *"
@@ -356,6 +358,7 @@ def test_a_newer_release_that_agrees_keeps_the_schedule_when_the_one_that_put_it
     second = release(ground, "0 9 * * *")
     second.schedule("another", "0 * * * *", tz="UTC", task="send")
     assert second.sync_schedules() == {"daily": "unchanged", "another": "added"}
+    first.run_until_idle()
     first.close()
     assert oldest.sync_schedules() == {"daily": "deferred"}
 
