@@ -7,6 +7,7 @@ language are not run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.etcd_server import Etcd
+from support.servers import available
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -50,15 +53,19 @@ def test_the_blocks_of_the_page_run(page: Path, tmp_path: Path, pg_dsn: str, val
         "SHOP_URL": pg_dsn.replace("postgresql://", "postgresql+psycopg://", 1),
     }
     (tmp_path / "page.py").write_text(program(page))
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    with contextlib.ExitStack() as stack:
+        if "ETCD_URL" in page.read_text("utf-8"):
+            with available():
+                environment["ETCD_URL"] = stack.enter_context(Etcd()).url
+        done = subprocess.run(
+            [sys.executable, "page.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
     assert done.returncode == 0, f"{page.name}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
 
