@@ -20,7 +20,8 @@ class Guard(Protocol[H_co]):
 
     ``open`` raises the marks (or refuses) and yields the handle through which the caller writes; check and write are
     one atomic step. A guard may also have ``apply(resources, token, holder, effect, once, fingerprint)``, which runs
-    the effect form itself: to open, commit and retry a transaction, or to keep ``once=``.
+    the effect form itself: to open, commit and retry a transaction, or to keep ``once=``. One whose writes hold only
+    if the caller's transaction commits says so by ``in_callers_transaction = True``, for the event record.
     """
 
     @property

@@ -302,7 +302,18 @@ def _recorded(
     finally:
         if history.recording():
             history.emit(
-                history.Event(kind, outcome, holder, guard.downstream, resources, str(token), error, began=began)
+                history.Event(
+                    kind,
+                    outcome,
+                    holder,
+                    guard.downstream,
+                    resources,
+                    str(token),
+                    error,
+                    pending=outcome == "accepted" and getattr(guard, "in_callers_transaction", False),
+                    effects=history.named_effects(),
+                    began=began,
+                )
             )
 
 

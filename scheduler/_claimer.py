@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 from fencing import Lease, Token, history
 from fencing._lease import lease_clock
@@ -66,7 +67,7 @@ class Claimer:
             return self._look() if self._gate.due else self._poll
         # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
         # database's.
-        sent, settled = lease_clock(), work.settled
+        began, sent, settled = time.monotonic_ns(), lease_clock(), work.settled
         guarded = self._claim.waiting or sent - self._guarded_at >= GUARDED
         with self._link.use("claim") as connection:
             issuer, jobs = self._claim(connection, wanted, guarded=guarded)
@@ -77,7 +78,7 @@ class Claimer:
         if guarded:
             self._guarded_at = sent
         again = self._claim.again
-        self._hand_over([self._hold(issuer, sent, claimed) for claimed in jobs])
+        self._hand_over([self._hold(issuer, began, sent, claimed) for claimed in jobs])
         resting = not jobs and not again
         wait = self._look() if resting or self._gate.due else self._poll
         self._dry_at = settled if resting and wait > BUSY else None
@@ -93,12 +94,13 @@ class Claimer:
             wait = self._gate.look(connection)
         return self._poll if wait is None else min(wait, self._poll)
 
-    def _hold(self, issuer: str, sent: float, claimed: Claimed) -> Held:
+    def _hold(self, issuer: str, began: int, sent: float, claimed: Claimed) -> Held:
         task = self._tasks[claimed.task]
         token = Token(claimed.token, issuer, claimed.lineage)
         lease = Lease(token, f"job/{claimed.id}", self._owner, deadline=sent + task.lease)
         if history.recording():
-            history.emit(history.Event("claim", "done", self._owner, "scheduler", (lease.name,), str(token)))
+            one = (lease.name,)
+            history.emit(history.Event("claim", "done", self._owner, "scheduler", one, str(token), began=began))
         return Held(claimed, task, lease)
 
     def _hand_over(self, batch: list[Held]) -> None:

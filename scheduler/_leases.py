@@ -62,15 +62,14 @@ class Leases:
     def _acquire(self, name: str, ttl: float, wait: float) -> Lease:
         give_up = time.monotonic() + wait
         while True:
-            sent = lease_clock()
+            began, sent = time.monotonic_ns(), lease_clock()
             with self._asking.use(f"acquire the lease {name!r}") as connection:
                 taken = acquire_lease(connection, self._statements, self._owner, name, ttl)
             if taken.token is not None and taken.lineage is not None:
                 token = Token(taken.token, taken.issuer, taken.lineage)
                 if history.recording():
-                    history.emit(
-                        history.Event("claim", "done", self._owner, "scheduler", (f"lease/{name}",), str(token))
-                    )
+                    one = (f"lease/{name}",)
+                    history.emit(history.Event("claim", "done", self._owner, "scheduler", one, str(token), began=began))
                 return Lease(token, name, self._owner, deadline=sent + ttl)
             left = give_up - time.monotonic()
             if left <= 0:
@@ -125,15 +124,25 @@ class Leases:
     def _release(self, lease: Lease) -> None:
         self._forget(lease)
         try:
+            began = time.monotonic_ns()
             with self._asking.use(f"release the lease {lease.name!r}") as connection:
-                release_lease(connection, self._statements, self._owner, lease.name, lease.token.value)
+                held = release_lease(connection, self._statements, self._owner, lease.name, lease.token.value)
         except FencingError as exc:
             log.warning("the lease %r could not be released and will run out: %s", lease.name, exc)
             return
         if history.recording():
             one = (f"lease/{lease.name}",)
             history.emit(
-                history.Event("settle", "done", self._owner, "scheduler", one, str(lease.token), detail="released")
+                history.Event(
+                    "settle",
+                    "done" if held else "lost",
+                    self._owner,
+                    "scheduler",
+                    one,
+                    str(lease.token),
+                    detail="released",
+                    began=began,
+                )
             )
 
     def _forget(self, lease: Lease) -> None:

@@ -19,6 +19,8 @@ from fencing._token import Token
 class OpenGuard:
     """The guard of a Connection, Session, scoped_session or psycopg Connection, in the transaction open there."""
 
+    in_callers_transaction = True
+
     def __init__(self, options: Options, target: Any, first: SyncTx) -> None:
         self._options = options
         self._target = target
@@ -83,6 +85,8 @@ class OpenGuard:
 
 class AsyncOpenGuard:
     """The same for an AsyncConnection, AsyncSession or psycopg AsyncConnection."""
+
+    in_callers_transaction = True
 
     def __init__(self, options: Options, target: Any, first: AsyncTx) -> None:
         self._options = options

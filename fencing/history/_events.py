@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,16 +24,21 @@ Kind = Literal[
     "wake",
     "kill",
     "send",
+    "commit",
+    "adopt",
+    "look",
     "note",
 ]
-"""What happened. ``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the
-work taken back after that; ``note`` a remark for the reader."""
+"""What happened.
+
+``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the work taken back
+after that. ``commit`` makes what the same actor had pending at the downstream certain. ``adopt`` moves resources to
+another issuer. ``look`` is what was found in a resource: its ``effects`` are all of them, in the order in which the
+downstream applied them, or with ``detail="last"`` only the newest. ``note`` is a remark for the reader.
+"""
 
 Outcome = Literal["accepted", "repeated", "refused", "unknown", "contention", "failed", "lost", "done"]
-"""How it ended.
-
-``accepted`` by a downstream in the caller's transaction means: accepted if that transaction commits.
-"""
+"""How it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,8 @@ class Event:
 
     ``began`` and ``ended`` are nanoseconds of ``CLOCK_MONOTONIC``: comparable between the processes of one machine
     since its start, and nothing else. ``wall`` is the time of day, in nanoseconds since 1970, for people. ``token``
-    is in its text form.
+    is in its text form. ``pending``: accepted in a transaction of the caller's, so it holds only if that commits.
+    ``effects`` names what a write changes, so that it can be looked for (see :func:`effects`).
     """
 
     kind: Kind
@@ -52,6 +59,8 @@ class Event:
     token: str = ""
     error: str = ""
     detail: str = ""
+    pending: bool = False
+    effects: tuple[str, ...] = ()
     began: int = field(default_factory=time.monotonic_ns)
     ended: int = 0
     wall: int = field(default_factory=time.time_ns)
@@ -64,6 +73,27 @@ class Event:
     def as_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold; :func:`read_events` reads it back."""
         return asdict(self)
+
+
+_effects: ContextVar[tuple[str, ...]] = ContextVar("fencing.history.effects", default=())
+
+
+@contextmanager
+def effects(*names: str) -> Iterator[None]:
+    """Name the effects that the fenced writes in this block have.
+
+    A later ``look`` event that lists what is there then shows a checker what was lost, doubled or let in.
+    """
+    before = _effects.set(names)
+    try:
+        yield
+    finally:
+        _effects.reset(before)
+
+
+def named_effects() -> tuple[str, ...]:
+    """The names that :func:`effects` gave here."""
+    return _effects.get()
 
 
 _subscribers: tuple[Callable[[Event], None], ...] = ()
@@ -137,7 +167,8 @@ def read_events(source: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
     for number, line in enumerate(lines, 1):
         try:
             facts = json.loads(line)
-            facts["resources"] = tuple(facts.get("resources", ()))
+            for name in ("resources", "effects"):
+                facts[name] = tuple(facts.get(name, ()))
             events.append(Event(**facts))
         except (ValueError, TypeError) as exc:
             if number == len(lines):

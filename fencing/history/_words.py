@@ -15,6 +15,8 @@ _VERBS = {
     "renew": "renews",
     "send": "sends",
     "start": "starts",
+    "commit": "commits",
+    "adopt": "adopts",
 }
 
 
@@ -39,6 +41,8 @@ def say(event: Event, who: str, token: str, mark: str, stopped: float, *, broken
         how = f"as {event.detail}" if event.kind == "settle" and event.detail else ""
         under = f"{'to' if event.kind == 'raise' else 'under'} {token}" if token else ""
         return Said(who, " ".join(filter(None, (verb, what, how, under))), _end(event, mark, broken=broken))
+    if event.kind == "look":
+        return Said(who, f"finds {', '.join(event.effects) or 'nothing'} in {what}", "")
     if event.kind == "expire":
         return Said(f"the lease of {who}", f"on {what} has run out", "")
     if event.kind == "rescue":

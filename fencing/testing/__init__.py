@@ -2,7 +2,8 @@
 
 The author of an adapter writes one small class, a :class:`Downstream`, and gets :class:`GuardContract`, example tests
 to subclass in pytest, and :func:`guard_machine`, a Hypothesis state machine. Whoever hands out leases writes a
-:class:`LeaseSystem` and gets :func:`lease_machine`. pytest and Hypothesis are imported once one of these is asked for.
+:class:`LeaseSystem` and gets :func:`lease_machine`. Whoever has recorded a history asks :func:`check_history`. pytest
+and Hypothesis are imported once they are needed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from fencing.history import Checked, check_history
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._leases import LeaseSystem, MemoryLeases
 from fencing.testing._memory import AsyncMemoryGuard, MemoryGuard, MemoryStore
@@ -37,6 +39,7 @@ __all__ = [
     "LEASE_BUGS",
     "AsyncMemoryGuard",
     "Capability",
+    "Checked",
     "Downstream",
     "GuardContract",
     "Kill",
@@ -48,6 +51,7 @@ __all__ = [
     "PlantedBug",
     "RecordingDownstream",
     "RecordingGuard",
+    "check_history",
     "guard_machine",
     "kill",
     "lease_machine",

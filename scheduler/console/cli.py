@@ -21,6 +21,7 @@ COMMANDS = {
     "outbox": ("scheduler.console.outbox", "Look at mail, act on it, relay it."),
     "issuer": ("scheduler.console.issuer", "Look at the issuer of tokens, and move it on."),
     "doctor": ("scheduler.console.doctor", "Check what would break a promise."),
+    "check": ("scheduler.console.check", "Say whether a recorded history breaks a promise."),
     "bench": ("scheduler.console.bench", "Measure against baselines, side by side."),
 }
 """Each command's module, and the line that ``fencing --help`` shows without loading it."""

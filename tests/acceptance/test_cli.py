@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from fencing.history import Event, JsonLines, Kind
 from scheduler import Bury, Job, Scheduler
 from scheduler.console.cli import COMMANDS
 
@@ -219,3 +222,33 @@ def test_an_act_that_does_not_say_what_or_why_is_a_wrong_call(arguments: list[st
     done = fencing(*arguments, dsn="postgresql://nowhere")
     assert done.returncode == 2
     assert says in done.stderr
+
+
+def test_check_explains_a_history_or_shows_the_fewest_events_that_it_cannot(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    moment = itertools.count(1)
+
+    def write(path: Path, kind: Kind, value: int, **more: Any) -> None:
+        record = JsonLines(path)
+        began, ended = next(moment), next(moment)
+        record(Event(kind, "accepted", "me", "db", ("a",), f"i/l/{value}", began=began, ended=ended, **more))
+        record.close()
+
+    write(good, "write", 1)
+    write(bad, "raise", 2)
+    for path in (good, bad):
+        done = fencing("check", str(path))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "explained: no promise is broken" in done.stdout
+    write(good, "write", 1)
+    page = tmp_path / "page.html"
+    done = fencing("check", str(good), str(bad), "--html", str(page))
+    assert done.returncode == 1
+    assert "stale write accepted: 'a' in db: i/l/1 was accepted after i/l/2" in done.stdout
+    assert "stale write accepted: a" in page.read_text("utf-8")
+    told = json.loads(fencing("check", str(good), str(bad), "--json").stdout)
+    assert (told["explained"], len(told["violations"][0]["events"])) == (False, 2)
+    bad.write_text("rubbish\n" * 2)
+    done = fencing("check", str(bad))
+    assert done.returncode == 2
+    assert f"{bad}: line 1 of the history is not an event" in done.stderr

@@ -1,0 +1,295 @@
+"""The checker: one small history for each promise that it can find broken, and its neighbour that keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencing.history import Checked, Event, JsonLines, Kind, Outcome, check_history, effects, read_events
+from fencing.history._check import Rule
+
+SQL, JOB = "postgresql:shop", "job/1"
+
+
+class Record:
+    """Events at moments given in milliseconds: from ``began`` to ``ended``."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def add(self, began: int, ended: int, kind: Kind, outcome: Outcome, value: int | str, **more: Any) -> Event:
+        token = value if isinstance(value, str) else f"i/l/{value}"
+        facts = {"actor": f"holder-{value}", "downstream": SQL, "resources": ("a",), **more}
+        event = Event(kind, outcome, token=token, began=began, ended=ended, wall=1, pid=1, **facts)
+        self.events.append(event)
+        return event
+
+    def check(self) -> Checked:
+        return check_history(reversed(self.events))
+
+    def rules(self) -> list[Rule]:
+        return [violation.rule for violation in self.check().violations]
+
+
+@pytest.fixture
+def record() -> Record:
+    return Record()
+
+
+def stale(record: Record, began: int, ended: int, value: int, **more: Any) -> Event:
+    return record.add(began, ended, "write", "refused", value, error="StaleTokenError", **more)
+
+
+def test_a_takeover_with_its_refusal_is_explained(record: Record) -> None:
+    record.add(0, 1, "claim", "done", 1, downstream="scheduler", resources=(JOB,))
+    record.add(2, 3, "write", "accepted", 1)
+    record.add(4, 5, "claim", "done", 2, downstream="scheduler", resources=(JOB,))
+    record.add(6, 7, "raise", "accepted", 2)
+    stale(record, 8, 9, 1)
+    record.add(8, 9, "settle", "accepted", 2, downstream="scheduler", resources=(JOB,))
+    checked = record.check()
+    assert checked.explained
+    assert (checked.events, checked.outcomes) == (6, {"accepted": 2, "refused": 1})
+
+
+def test_an_older_write_accepted_after_a_newer_one_is_shown_with_both(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1)
+    newer = record.add(2, 3, "raise", "accepted", 2)
+    late = record.add(4, 5, "write", "accepted", 1)
+    (violation,) = record.check().violations
+    assert (violation.rule, violation.downstream, violation.resource) == ("stale write accepted", SQL, "a")
+    assert violation.events == (newer, late)
+    assert "i/l/1 was accepted after i/l/2" in str(violation)
+
+
+def test_writes_that_overlap_may_have_been_in_either_order(record: Record) -> None:
+    record.add(0, 5, "write", "accepted", 2)
+    record.add(4, 6, "write", "accepted", 1)
+    assert record.check().explained
+
+
+def test_resources_and_downstreams_have_a_mark_each(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 2)
+    record.add(2, 3, "write", "accepted", 1, resources=("b",))
+    record.add(2, 3, "write", "accepted", 1, downstream="redis")
+    assert record.check().explained
+    record.add(4, 5, "write", "accepted", 1, resources=("c", "a"))
+    assert record.rules() == ["stale write accepted"]
+
+
+def test_a_token_refused_once_is_never_accepted_again(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 2)
+    stale(record, 2, 3, 1)
+    assert record.check().explained
+    record.add(4, 5, "write", "accepted", 1)
+    assert set(record.rules()) == {"stale write accepted"}
+
+
+def test_a_refusal_needs_a_cause(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1)
+    stale(record, 2, 3, 1)
+    assert record.rules() == ["refused without cause"]
+    record.add(2, 3, "write", "unknown", 5)
+    assert record.check().explained, "the unknown one may have been it"
+    record.add(4, 5, "write", "accepted", 3)
+    assert record.rules() == ["refused without cause"], "not when something lower was accepted afterwards"
+
+
+def test_marks_from_before_the_history_are_a_cause(record: Record) -> None:
+    stale(record, 0, 1, 4)
+    record.add(2, 3, "write", "accepted", 5)
+    assert record.check().explained
+
+
+def test_what_is_unknown_or_pending_may_have_happened_or_not(record: Record) -> None:
+    record.add(0, 1, "write", "unknown", 9)
+    record.add(0, 1, "write", "accepted", 8, pending=True, actor="worker")
+    record.add(2, 3, "write", "accepted", 1)
+    assert record.check().explained
+    record.add(1, 2, "commit", "done", "", actor="somebody else")
+    assert record.check().explained
+    record.add(1, 2, "commit", "done", "", actor="worker")
+    assert record.rules() == ["stale write accepted"], "it was committed before"
+
+
+def test_a_pending_write_was_judged_all_the_same(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 2)
+    record.add(2, 3, "write", "accepted", 1, pending=True)
+    assert record.rules() == ["stale write accepted"]
+
+
+@pytest.mark.parametrize("outcome", ["contention", "failed"])
+def test_what_wrote_nothing_raised_nothing(record: Record, outcome: Outcome) -> None:
+    record.add(0, 1, "write", outcome, 9)
+    record.add(2, 3, "write", "accepted", 1)
+    assert record.check().explained
+
+
+def test_other_refusals_say_nothing_of_the_order(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 5)
+    record.add(2, 3, "write", "refused", "other/l/1", error="IssuerMismatchError")
+    record.add(2, 3, "write", "refused", "i/other/5", error="LineageConflictError")
+    record.add(4, 5, "write", "accepted", 5)
+    assert record.check().explained
+
+
+def test_two_issuers_or_two_lineages_of_one_number(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 5)
+    record.add(2, 3, "write", "accepted", "i/other/5")
+    assert record.rules() == ["two lineages with one number"]
+    record.events.pop()
+    record.add(2, 3, "write", "accepted", "other/l/1")
+    assert record.rules() == ["two issuers on one resource"]
+    record.add(1, 2, "adopt", "done", "other/l/1")
+    assert record.check().explained
+
+
+def test_tokens_are_given_once_and_grow(record: Record) -> None:
+    record.add(0, 5, "claim", "done", 3, downstream="scheduler", resources=("job/1",))
+    record.add(1, 4, "claim", "done", 2, downstream="scheduler", resources=("job/2",))
+    assert record.check().explained, "these two overlapped"
+    record.add(6, 7, "claim", "done", 1, downstream="scheduler", resources=("job/3",))
+    assert record.rules() == ["token fell"]
+    record.add(0, 9, "claim", "done", 3, downstream="scheduler", resources=("lease/x",))
+    assert set(record.rules()) == {"token fell", "token repeated"}
+
+
+def test_a_settlement_after_a_newer_claim_or_a_second_one(record: Record) -> None:
+    job: dict[str, Any] = {"downstream": "scheduler", "resources": (JOB,)}
+    record.add(0, 1, "claim", "done", 1, **job)
+    record.add(2, 3, "claim", "done", 2, **job)
+    record.add(4, 5, "settle", "lost", 1, **job)
+    record.add(4, 5, "settle", "accepted", 2, detail="completed", **job)
+    assert record.check().explained
+    record.add(6, 7, "settle", "accepted", 1, **job)
+    assert record.rules() == ["settled by an older holder"]
+    record.events.pop()
+    record.add(6, 7, "settle", "accepted", 2, **job)
+    assert record.rules() == ["settled twice"]
+
+
+Story = Callable[[Record], None]
+
+
+def look(record: Record, *found: str, last: bool = False) -> None:
+    record.add(90, 91, "look", "done", "", effects=found, detail="last" if last else "")
+
+
+def lost(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1, effects=("x",))
+    look(record)
+
+
+def doubled(record: Record) -> None:
+    record.add(0, 1, "write", "unknown", 1, effects=("x",))
+    record.add(2, 3, "write", "accepted", 1, effects=("x",))
+    look(record, "x", "x")
+
+
+def smuggled(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 2)
+    stale(record, 2, 3, 1, effects=("x",))
+    look(record, "x")
+
+
+def behind(record: Record) -> None:
+    record.add(0, 5, "write", "accepted", 2, effects=("new",))
+    record.add(0, 5, "write", "accepted", 1, effects=("old",))
+    look(record, "new", "old")
+
+
+def overwritten(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1, effects=("old",))
+    record.add(2, 3, "write", "accepted", 2, effects=("new",))
+    look(record, "old", last=True)
+
+
+def vanished(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1, effects=("x",))
+    look(record, last=True)
+
+
+@pytest.mark.parametrize(
+    ("story", "rule"),
+    [
+        (lost, "accepted write lost"),
+        (doubled, "effect doubled"),
+        (smuggled, "refused write landed"),
+        (behind, "stale effect landed"),
+        (overwritten, "accepted write lost"),
+        (vanished, "accepted write lost"),
+    ],
+)
+def test_what_is_found_in_the_end_is_held_against_the_answers(record: Record, story: Story, rule: Rule) -> None:
+    story(record)
+    assert record.rules() == [rule]
+
+
+def test_what_is_found_in_the_end_can_be_explained(record: Record) -> None:
+    record.add(0, 5, "write", "accepted", 1, effects=("old",))
+    record.add(0, 5, "write", "accepted", 2, effects=("new",))
+    record.add(6, 7, "write", "unknown", 3, effects=("maybe",))
+    record.add(6, 7, "write", "accepted", 3, effects=("perhaps",), pending=True)
+    look(record, "before the history", "old", "new")
+    assert record.check().explained
+    record.events.pop()
+    look(record, "old", "new", "maybe", "perhaps")
+    assert record.check().explained
+    record.events.pop()
+    look(record, "new", last=True)
+    assert record.check().explained
+
+
+def test_a_removal_explains_an_empty_place(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1, effects=("x",))
+    record.add(2, 3, "write", "accepted", 2)
+    look(record, last=True)
+    assert record.check().explained
+
+
+def test_an_effect_tried_under_two_tokens_may_lie_under_either(record: Record) -> None:
+    record.add(0, 1, "write", "unknown", 1, effects=("x",))
+    record.add(2, 3, "write", "accepted", 2, effects=("y",))
+    record.add(4, 5, "write", "accepted", 3, effects=("x",))
+    look(record, "y", "x")
+    assert record.check().explained
+
+
+def test_a_token_that_is_none_is_named(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", "rubbish")
+    with pytest.raises(ValueError, match="the write of holder-rubbish at 0: a token is written issuer/lineage/value"):
+        record.check()
+
+
+def test_it_survives_the_file(record: Record, tmp_path: Path) -> None:
+    overwritten(record)
+    lines = JsonLines(tmp_path / "h.jsonl")
+    for event in record.events:
+        lines(event)
+    lines.close()
+    assert read_events(tmp_path / "h.jsonl") == sorted(record.events, key=lambda event: event.began)
+    assert check_history(read_events(tmp_path / "h.jsonl")) == record.check()
+
+
+def test_effects_are_named_for_the_length_of_a_block() -> None:
+    from fencing import Token, fenced_write, history
+    from fencing.testing import MemoryGuard
+
+    seen: list[Event] = []
+    unsubscribe = history.subscribe(seen.append)
+    try:
+        guard = MemoryGuard("create")
+        with effects("x"):
+            with fenced_write(guard, "a", token=Token(1, "i", "l")):
+                pass
+        with fenced_write(guard, "a", token=Token(1, "i", "l")):
+            pass
+    finally:
+        unsubscribe()
+    assert [(event.effects, event.pending) for event in seen] == [(("x",), False), ((), False)]
+    assert check_history(seen).explained
+    assert not check_history([*seen, replace(seen[0], token="i/l/2", began=1, ended=2)]).explained
