@@ -8,8 +8,8 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self, cast
@@ -37,6 +37,7 @@ from scheduler._loop import log
 from scheduler._measure import MAX_WINDOW, measure
 from scheduler._measures import Measures
 from scheduler._postgres import copy_jobs
+from scheduler._prometheus import Collector, Endpoint
 from scheduler._queues import Queue, make_queue, store_queues
 from scheduler._record import JobRecord, read_job, wait_for_result
 from scheduler._registrar import Registrar
@@ -356,6 +357,9 @@ class Scheduler(ScheduleFace):
         concurrency: int = 8,
         batch: int | None = None,
         stop: threading.Event | None = None,
+        *,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> Counts:
         """Work until ``stop`` is set or, on the main thread, SIGTERM or SIGINT arrives; then drain and return what
         was done.
@@ -363,10 +367,13 @@ class Scheduler(ScheduleFace):
         ``concurrency``: handlers at the same time, each on a thread. ``batch``: the most jobs one claim takes
         (default 100). Draining stops claiming, gives back what has not started and lets running jobs finish, their
         leases renewed; a second signal leaves them to expire.
+
+        ``metrics_port``: serve this worker's counters and the queues' state to Prometheus on this port (0: any that is
+        free, logged) of ``metrics_host``; needs the extra ``metrics``.
         """
         stop = stop or threading.Event()
         worker = self._worker(queues, concurrency, batch)
-        with _Signals(worker) as signals:
+        with _Signals(worker) as signals, self._endpoint(worker, metrics_host, metrics_port):
             worker.start()
             log.info("worker %s: tasks %s", self._here().owner, ", ".join(self._tasks))
             while not signals.arrived and not stop.wait(0.1):
@@ -434,6 +441,28 @@ class Scheduler(ScheduleFace):
             here.link.close()
 
     # -- within
+
+    @contextmanager
+    def _endpoint(self, worker: Worker, host: str, port: int | None) -> Iterator[None]:
+        if port is None:
+            yield
+            return
+        collector = Collector(
+            self._here().tallies,
+            self._hooks,
+            lambda: worker.work.running,
+            lambda: worker.measurer.clock_skew,
+            self.measure,
+        )
+        try:
+            endpoint = Endpoint(host, port, collector)
+        except (OSError, OverflowError) as exc:
+            raise ValueError(f"metrics_port={port!r} of {host}: nothing can be served there ({exc})") from exc
+        log.info("worker %s: metrics at http://%s:%d/metrics", self._here().owner, host, endpoint.port)
+        try:
+            yield
+        finally:
+            endpoint.close()
 
     def _told(self, task: str, queue: str, enqueued: Any) -> Any:
         """Tell the hooks of a job that was enqueued, or of one that will be when ``enqueued`` is awaited."""

@@ -91,7 +91,9 @@ def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError
     if state in _CONTENTION:
         return ContentionError(f"{doing}: {text}", downstream="scheduler")
     if state in _MISSING:
-        return NotMigratedError(f"{doing}: {text}; run `fencing migrate` for this database and schema")
+        # The driver's text goes on with an excerpt of the statement: of no use to whoever has to migrate.
+        first = text.partition("\n")[0]
+        return NotMigratedError(f"{doing}: {first}; run `fencing migrate` for this database and schema")
     lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and not state
     if lost or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25006", "53300"):
         return DatabaseUnavailableError(f"{doing}: {text}")

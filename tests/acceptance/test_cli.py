@@ -119,6 +119,43 @@ def test_the_doctor_is_content_with_a_fresh_install_and_names_what_is_broken(app
     assert "clock is behind" in ill.stdout
 
 
+def test_metrics_show_lag_outcomes_and_what_is_late(app: Scheduler, pg_dsn: str) -> None:
+    with psycopg.connect(pg_dsn, autocommit=True) as connection:
+        connection.execute("insert into fencing.queue values ('default', 5, now())")
+        connection.execute(
+            "insert into fencing.worker values ('gone', now(), now() - interval '2 m', '{mail}', 8, 1, 0.2, 3)"
+        )
+        connection.execute(
+            "insert into fencing.job (queue, task, args, priority, due_at, max_attempts, created_at)"
+            " values ('default', 'nobody knows', '{}', 0, now() - interval '100 s', 5, now())"
+        )
+    shown = fencing("metrics", dsn=pg_dsn)
+    assert shown.returncode == 0, shown.stderr
+    assert "LATE" in shown.stdout
+    assert "completed 1, dead 1" in shown.stdout
+    assert "worker gone: mail; 1 running" in shown.stdout
+    measures = json.loads(fencing("metrics", "--json", dsn=pg_dsn).stdout)
+    (queue,) = measures["queues"]
+    assert (queue["claimed"], queue["due"], queue["lag_exceeded"]) == (2, 1, True)
+    assert queue["lag"]["p99"] > 0
+    assert fencing("metrics", "--window", "7200", dsn=pg_dsn).returncode == 2
+    findings = {one["check"]: one for one in json.loads(fencing("doctor", "--json", dsn=pg_dsn).stdout)}
+    assert findings["lag of queue 'default'"]["severity"] == "warning"
+    assert "5 s are acceptable" in findings["lag of queue 'default'"]["message"]
+    assert findings["worker gone"]["severity"] == "warning"
+
+
+def test_the_doctor_sees_a_clock_that_a_test_left_behind(app: Scheduler, pg_dsn: str) -> None:
+    with psycopg.connect(pg_dsn, autocommit=True) as connection:
+        connection.execute(
+            "create or replace function fencing.clock() returns timestamptz language sql volatile"
+            " as 'select clock_timestamp() - interval ''1 hour'' '"
+        )
+    done = fencing("doctor", "--json", dsn=pg_dsn)
+    assert done.returncode == 1
+    assert {one["check"]: one["severity"] for one in json.loads(done.stdout)}["clock"] == "broken"
+
+
 def test_the_doctor_looks_at_downstreams(tmp_path: Path, valkey_url: str) -> None:
     missing = fencing("doctor", "--target", f"sqlite:///{tmp_path}/x.db")
     assert missing.returncode == 1
@@ -167,6 +204,7 @@ def test_a_schema_that_is_not_there_is_said_so(pg_dsn: str) -> None:
         done = fencing(*arguments, dsn=pg_dsn)
         assert done.returncode == 1
         assert "fencing migrate" in done.stdout + done.stderr
+        assert "LINE 1" not in done.stdout + done.stderr, "an excerpt of our SQL is of no use to whoever reads this"
 
 
 def test_a_dead_job_is_listed_replayed_buried_and_cancelled_from_the_command_line(app: Scheduler, pg_dsn: str) -> None:

@@ -1,18 +1,38 @@
 """What is measured on a real server: lag, retries, refusals, stuck jobs, workers; and who is told of it."""
 
+import re
+import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.jobs import Hand, Tables, Working, completed, installed_beside
 from support.waiting import eventually
 
 from fencing.errors import StaleTokenError
-from scheduler import Bury, Job, LagEvent, Retry, Scheduler, _measurer
+from scheduler import (
+    Bury,
+    ClaimEvent,
+    EnqueueEvent,
+    Event,
+    Job,
+    JobEvent,
+    LagEvent,
+    LoseEvent,
+    RescueEvent,
+    Retry,
+    Scheduler,
+    SettleEvent,
+    _measurer,
+    _prometheus,
+)
 from scheduler._measures import KNOWN_FROM
 from scheduler.console.embedded import Postgres
+from scheduler.errors import DatabaseUnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -247,3 +267,152 @@ def test_a_window_is_a_minute_to_an_hour(app: Scheduler, window: Any) -> None:
 def test_an_acceptable_lag_is_a_number_above_zero(app: Scheduler, lag: Any) -> None:
     with pytest.raises(ValueError, match="queue 'mail'"):
         app.queue("mail", acceptable_lag=lag)
+
+
+# -- hooks and logs
+
+
+def test_hooks_are_told_the_story_of_a_job_by_the_verbs_of_the_services(app: Scheduler, tables: Tables) -> None:
+    told: list[Event] = []
+    app.on(Event)(told.append)
+
+    @app.task("work", lease=30, retry=Retry(max_attempts=2, base=0))
+    def work(job: Job) -> None:
+        if job.attempt == 1:
+            raise OSError("not yet")
+
+    number = app.enqueue("work", queue="mail").id
+    app.enqueue_many("work", range(2))
+    app.run_until_idle(["mail"])
+    tables.rows("update {s}.job set queue = 'mail' where queue = 'default'")
+    hand = Hand(tables.dsn, {"work": 30.0}, queues=["mail"], schema=tables.schema)
+    gone = hand.claim_one()
+    hand.close()
+    tables.rows("update {s}.job set lease_until = now() - interval '1 second' where id = %(id)s", id=gone.id)
+    app.run_until_idle(["mail"])
+    names = [type(event).__name__.removesuffix("Event") for event in told if getattr(event, "job", None) == number]
+    assert names == ["Enqueue", "Claim", "Start", "Settle", "Claim", "Start", "Settle"]
+    assert [(one.outcome, one.error) for one in told if isinstance(one, SettleEvent) and one.job == number] == [
+        ("retried", "OSError: not yet"),
+        ("completed", ""),
+    ]
+    assert [(one.count, one.job) for one in told if isinstance(one, EnqueueEvent)] == [(1, number), (2, None)]
+    (rescue,) = [one for one in told if isinstance(one, RescueEvent)]
+    assert (rescue.job, rescue.token.value, rescue.owner, rescue.state) == (gone.id, gone.token, "hand", "ready")
+    first = next(one for one in told if isinstance(one, ClaimEvent))
+    attempt = tables.attempts(number)[0]
+    assert (first.token.value, first.owner, first.attempt) == (attempt["token"], attempt["owner"], 1)
+    assert first.lag >= 0
+
+
+def test_hooks_that_raise_or_block_harm_no_job(app: Scheduler, tables: Tables) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    @app.on(JobEvent)
+    def bad(event: JobEvent) -> None:
+        inside.set()
+        go_on.wait(20)
+        raise SystemExit("it would end the process, if it could")
+
+    app.task("work")(lambda job: None)
+    app.enqueue_many("work", range(50))
+    with Working(app):
+        assert inside.wait(20)
+        eventually(lambda: tables.states() == {"completed": 50}, "all jobs end while the hook blocks")
+        go_on.set()
+    assert app._hooks.failures == 150, "claimed, started and settled, each told"
+
+
+def test_a_hook_is_told_of_a_job_that_is_lost(app: Scheduler, tables: Tables) -> None:
+    lost: list[LoseEvent] = []
+    app.on(LoseEvent)(lost.append)
+    go_on = threading.Event()
+
+    @app.task("work", lease=30, retry=Retry(base=0))
+    def work(job: Job) -> None:
+        if job.attempt == 1:
+            assert go_on.wait(20)
+
+    number = app.enqueue("work").id
+    with Working(app, concurrency=2):
+        token = tables.wait_for(number, "leased")["token"]
+        tables.rows("update {s}.job set lease_until = now() - interval '1 second' where id = %(id)s", id=number)
+        tables.wait_for(number, "completed")
+        go_on.set()
+    assert [(one.job, one.token.value) for one in lost] == [(number, token)]
+    assert "refused" in lost[0].why
+
+
+def test_log_records_carry_the_facts_as_fields(
+    app: Scheduler, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task("work", retry=Retry(max_attempts=1))
+    def work(job: Job) -> None:
+        raise OSError("no")
+
+    number = app.enqueue("work", queue="mail").id
+    app.run_until_idle(["mail"])
+    (record,) = [one for one in caplog.records if "failed" in one.getMessage()]
+    (attempt,) = tables.attempts(number)
+    fields = {name: getattr(record, name) for name in ("job", "task", "queue", "attempt", "owner")}
+    assert fields == {"job": number, "task": "work", "queue": "mail", "attempt": 1, "owner": attempt["owner"]}
+    assert str(record.token).endswith(f"/{attempt['token']}")  # type: ignore[attr-defined]
+
+
+# -- Prometheus
+
+
+def scrape(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    return {
+        f"{sample.name}{''.join(f'[{value}]' for _, value in sorted(sample.labels.items()))}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_worker_serves_its_counters_and_the_queues_to_prometheus(
+    app: Scheduler, tables: Tables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_prometheus, "KEEP", 0.0)
+    caplog.set_level("INFO", "scheduler")
+    app.task("work")(lambda job: None)
+    app.task("waits")(lambda job: None)
+    app.queue("default", acceptable_lag=5)
+    app.enqueue_many("work", range(7))
+    app.enqueue("waits", queue="elsewhere", due_at=datetime.now(UTC) - timedelta(seconds=100))
+    with Working(app, metrics_port=0):
+        ports = eventually(lambda: re.findall(r"http://127.0.0.1:(\d+)/metrics", caplog.text), "it says where")
+        port, ended = int(ports[0]), "fencing_attempts_ended_total[completed][default][work]"
+        eventually(lambda: scrape(port).get(ended) == 7, "the jobs have ended")
+        found = scrape(port)
+        monkeypatch.setattr("scheduler._app.measure", _refuse)
+        without = scrape(port)
+    assert found["fencing_jobs_claimed_total[default][work]"] == 7
+    assert found["fencing_job_lag_seconds_count[default][work]"] == 7
+    assert found["fencing_job_run_seconds_bucket[+Inf][default][work]"] == 7
+    assert found["fencing_queue_acceptable_lag_seconds[default]"] == 5
+    assert found["fencing_queue_lag_exceeded[default]"] == 0
+    assert found["fencing_queue_due_jobs[elsewhere]"] == 1
+    assert found["fencing_queue_oldest_due_seconds[elsewhere]"] >= 99
+    assert "fencing_queue_acceptable_lag_seconds[elsewhere]" not in found
+    assert found["fencing_database_up"] == 1
+    assert found["fencing_hook_failures_total"] == 0
+    assert without["fencing_database_up"] == 0
+    assert without["fencing_jobs_claimed_total[default][work]"] == 7
+    assert not [name for name in without if name.startswith("fencing_queue_")], "a stale figure would lie"
+    with pytest.raises(OSError, match="refused"):
+        scrape(port)
+
+
+def _refuse(*_: object) -> None:
+    raise DatabaseUnavailableError("gone")
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_starts(app: Scheduler, tables: Tables) -> None:
+    app.task("work")(lambda job: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(ValueError, match=f"metrics_port={taken.getsockname()[1]}"):
+            app.run_worker(metrics_port=taken.getsockname()[1])
+    assert tables.sessions("claim") == []
