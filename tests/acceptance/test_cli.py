@@ -121,7 +121,7 @@ def test_the_doctor_is_content_with_a_fresh_install_and_names_what_is_broken(app
 
 def test_metrics_show_lag_outcomes_and_what_is_late(app: Scheduler, pg_dsn: str) -> None:
     with psycopg.connect(pg_dsn, autocommit=True) as connection:
-        connection.execute("insert into fencing.queue values ('default', 5, now())")
+        connection.execute("insert into fencing.queue (name, acceptable_lag, changed_at) values ('default', 5, now())")
         connection.execute(
             "insert into fencing.worker values ('gone', now(), now() - interval '2 m', '{mail}', 8, 1, 0.2, 3)"
         )
