@@ -19,8 +19,10 @@ from scheduler._hooks import (
 from scheduler._job import Enqueued, Job
 from scheduler._measures import Measures, Percentiles, QueueMeasures, StuckJob, TaskMeasures, WorkerMeasures
 from scheduler._occurrence import Occurrence
+from scheduler._pruner import Pruned
 from scheduler._record import JobRecord
 from scheduler._replay import Replayed
+from scheduler._retention import Retention
 from scheduler._retry import Bury, Retry, RetryIn
 from scheduler._schedule import Schedule
 
@@ -41,9 +43,11 @@ __all__ = [
     "Occurrence",
     "Outside",
     "Percentiles",
+    "Pruned",
     "QueueMeasures",
     "Replayed",
     "RescueEvent",
+    "Retention",
     "Retry",
     "RetryIn",
     "Schedule",

@@ -38,10 +38,12 @@ from scheduler._measure import MAX_WINDOW, measure
 from scheduler._measures import Measures
 from scheduler._postgres import copy_jobs
 from scheduler._prometheus import Collector, Endpoint
+from scheduler._pruner import Pruned, Pruner
 from scheduler._queues import Queue, make_queue, store_queues
 from scheduler._record import JobRecord, read_job, wait_for_result
 from scheduler._registrar import Registrar
 from scheduler._replay import DeadFilter, Replayed, replay_dead, replay_one
+from scheduler._retention import Retention
 from scheduler._retry import Retry
 from scheduler._schedule_face import ScheduleFace
 from scheduler._schedules import Declared
@@ -84,12 +86,16 @@ class Scheduler(ScheduleFace):
     """A scheduler over PostgreSQL whose every claim carries a fencing token.
 
     ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``:
-    where its tables are; two schedulers in one database use two. Nothing connects before it is needed.
+    where its tables are; two schedulers in one database use two. ``retention``: how long what is over is kept; the
+    workers prune it in small batches. Nothing connects before it is needed.
     """
 
-    def __init__(self, dsn: str | None = None, schema: str = "fencing") -> None:
+    def __init__(self, dsn: str | None = None, schema: str = "fencing", *, retention: Retention | None = None) -> None:
+        if retention is not None and not isinstance(retention, Retention):
+            raise TypeError(f"retention= takes a Retention, not {type(retention).__name__}")
         self._database = Database(dsn)
         self._statements = Statements(schema)
+        self._retention = retention or Retention()
         self._tasks: dict[str, Task] = {}
         self._schedules: dict[str, Declared] = {}
         self._queues: dict[str, Queue] = {}
@@ -428,6 +434,18 @@ class Scheduler(ScheduleFace):
         with here.link.use("store queues") as connection:
             return store_queues(connection, self._statements, self._queues.values(), here.owner)
 
+    def prune(self) -> Pruned:
+        """Delete what is over for longer than ``retention=`` keeps it; return how much.
+
+        Workers do this all the time, one of them at a time; only where none runs need anybody call it. If a worker
+        is pruning right now, what is left is left to it.
+        """
+        link = Link(self._database, "prune")
+        try:
+            return Pruner(link, self._statements, self._retention).run_through()
+        finally:
+            link.close()
+
     def close(self) -> None:
         """Close this process's connections and end its background threads."""
         with self._process_lock:
@@ -513,6 +531,7 @@ class Scheduler(ScheduleFace):
             self._services if listen else (),
             here.registrar if self._schedules else None,
             listen=listen,
+            retention=self._retention,
             hooks=self._hooks,
             tallies=here.tallies,
         )

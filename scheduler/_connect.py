@@ -45,7 +45,7 @@ select set_config('idle_in_transaction_session_timeout', '10s', false), set_conf
 # Plans are part of the contract: generic (the parameters of the hot statements say nothing about the data) and in the
 # order of the indexes, whatever the statistics say right after a bulk load or before the first ANALYZE. A claim that
 # believed its range to be small read and sorted all of it.
-_HOT_ROLES = ("claim", "settle", "heart", "rescue", "look-up", "measure", "limit")
+_HOT_ROLES = ("claim", "settle", "heart", "rescue", "look-up", "measure", "limit", "prune")
 _HOT_SETTINGS = """
 select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
     set_config('enable_bitmapscan', 'off', false), set_config('enable_sort', 'off', false)

@@ -20,10 +20,12 @@ from scheduler._loop import Loop, log
 from scheduler._materialiser import Materialiser
 from scheduler._measurer import TICK, Measurer
 from scheduler._postgres import Claim, live_tokens
+from scheduler._pruner import INTERVAL, Pruner
 from scheduler._raiser import Raiser
 from scheduler._registrar import Registrar
 from scheduler._releases import PRESENCE
 from scheduler._rescuer import Rescuer
+from scheduler._retention import Retention
 from scheduler._runner import AsyncRunner, Runner
 from scheduler._settler import Settler
 from scheduler._sql import Statements
@@ -63,6 +65,7 @@ class Worker:
         listen: bool = True,
         hooks: Hooks | None = None,
         tallies: Tallies | None = None,
+        retention: Retention | None = None,
     ) -> None:
         self.work = Work(teller=Teller(hooks), tallies=tallies or Tallies())
         self._owner = owner
@@ -116,6 +119,8 @@ class Worker:
         if registrar is not None:
             self._finders.append(Loop("registrar", registrar.run_once, PRESENCE))
         if listen:
+            pruner = Pruner(self._link("prune"), statements, retention or Retention())
+            self._finders.append(Loop("pruner", pruner.run_once, INTERVAL))
             self._finders.append(Loop("listener", self._listener.run_once, POLL))
         self._threads = [
             threading.Thread(target=self._run_jobs, name=f"fencing-job-{number}", daemon=True)

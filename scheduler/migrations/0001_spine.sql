@@ -101,6 +101,19 @@ create table {schema}.slot (
 ) with (fillfactor = 25, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 insert into {schema}.slot (number, claims) select number, 0 from generate_series(0, 1023) number;
 
+-- What was done cannot be undone by writing over it. Whoever owns the tables can take the triggers away; nobody does it by mistake. The pruner deletes
+-- what is older than its retention time, and says that it does.
+create function {schema}.append_only() returns trigger language plpgsql as $$
+begin
+    if tg_op = 'DELETE' and tg_nargs > 0 and current_setting('fencing.pruning', true) = 'on' then
+        return null;
+    end if;
+    raise exception '%.% is append-only: % is refused', tg_table_schema, tg_table_name, lower(tg_op)
+        using errcode = 'insufficient_privilege';
+end $$;
+create trigger append_only before update or delete or truncate on {schema}.forever_key
+    for each statement execute function {schema}.append_only();
+
 -- Append-only: one row per claim, written by the statement that ended it.
 create table {schema}.attempt (
     job_id bigint not null,
@@ -114,6 +127,8 @@ create table {schema}.attempt (
     error text,
     primary key (job_id, token)
 );
+create trigger append_only before update or delete or truncate on {schema}.attempt
+    for each statement execute function {schema}.append_only('but for the pruner');
 
 -- Append-only but for raised_at and tries: one row per lease that was taken away from outside, and whether the job's fences were raised to the
 -- token that was drawn for it. Until they are, the old holder may still write.
@@ -147,6 +162,8 @@ create table {schema}.act (
     after jsonb
 );
 create index act_subject on {schema}.act (subject, id);
+create trigger append_only before update or delete or truncate on {schema}.act
+    for each statement execute function {schema}.append_only('but for the pruner');
 
 -- Named leases, for work that something else starts.
 create table {schema}.lease (
@@ -268,3 +285,14 @@ create table {schema}.occurrence (
 -- Small: what waits. The first says whether anything is due, the second gives a schedule's in order.
 create index occurrence_due on {schema}.occurrence (due_at) where state = 'waiting';
 create index occurrence_waiting on {schema}.occurrence (schedule, due_at) where state = 'waiting';
+
+-- How far the pruner's pass over each table has come: one row, which also is the turn of one process at a time.
+create table {schema}.pruning (
+    singleton boolean primary key default true check (singleton),
+    job_after bigint not null default 0,
+    act_after bigint not null default 0,
+    lease_after text not null default '',
+    occurrence_schedule text not null default '',
+    occurrence_key text not null default ''
+);
+insert into {schema}.pruning default values;

@@ -265,6 +265,23 @@ def test_a_look_for_overrun_attempts_reads_what_is_running_and_nothing_else(full
     on_indexes(plan, {"job_leased": ""})
 
 
+def test_pruning_reads_one_page_by_the_key_and_deletes_by_keys(full: Tables, statistics: str) -> None:
+    kept = {"states": ["completed", "dead"], "seconds": [0.0, 0.0], "shortest": 0.0, "after": 1000, "batch": BATCH}
+    text = Statements("fencing")["prune_jobs"]
+    with Database(full.dsn).connect("prune") as connection:
+        with connection.transaction(force_rollback=True):
+            connection.execute("set local fencing.pruning = 'on'")
+            connection.execute(text, kept).fetchall()
+            (plan,) = plans_of(connection).values()
+            explained = connection.execute(f"explain (analyze, format json, verbose) {text}".encode(), kept).fetchall()
+    on_indexes(plan, {"job_pkey": "id", "attempt_pkey": "job_id"})
+    read = sum(
+        node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        for node in scans(explained[0][0][0]["Plan"])
+    )
+    assert read <= 5 * BATCH, "the page, the doomed, the deleted, their attempts"
+
+
 def test_asking_which_tokens_live_reads_what_is_running_and_nothing_else(full: Tables, statistics: str) -> None:
     from scheduler._postgres import live_tokens
 

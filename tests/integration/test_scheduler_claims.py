@@ -475,7 +475,7 @@ def test_tokens_never_reset_whatever_is_deleted_or_replayed(
         "delete from {s}.job",
         "truncate {s}.job, {s}.attempt, {s}.lease, {s}.occurrence",
     ):
-        tables.rows(sql)
+        tables.tamper(sql)
         if not tables.jobs():
             app.enqueue("work")
         token = worker.claim_one().token

@@ -49,6 +49,10 @@ class Tables:
         (value,) = row.values()
         return value
 
+    def tamper(self, sql: str) -> None:
+        """Change what is append-only, as somebody who owns the server could."""
+        self.rows(f"begin; set local session_replication_role = replica; {sql}; commit")
+
     def job(self, number: int) -> dict[str, Any]:
         (row,) = self.rows("select * from {s}.job where id = %(id)s", id=number)
         return row

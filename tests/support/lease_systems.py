@@ -87,7 +87,7 @@ class JobLeases(LeaseSystem):
         self._owners: dict[str, _Owner] = {}
 
     def fresh(self) -> None:
-        self.tables.rows("truncate {s}.job, {s}.attempt")
+        self.tables.tamper("truncate {s}.job, {s}.attempt")
 
     def source(self, owner: str) -> LeaseSource:
         if owner not in self._owners:
