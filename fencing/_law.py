@@ -47,6 +47,7 @@ class Verdict(Enum):
     ISSUER_MISMATCH = "issuer mismatch"
     LINEAGE_CONFLICT = "lineage conflict"
     MARK_MISSING = "mark missing"
+    BELOW_FLOOR = "below the floor"
 
     @property
     def accepted(self) -> bool:
@@ -54,13 +55,16 @@ class Verdict(Enum):
         return self in (Verdict.ADVANCED, Verdict.REPEATED)
 
 
-def judge(mark: Token | None, presented: Token, on_missing: OnMissing = "create") -> Verdict:
+def judge(mark: Token | None, presented: Token, on_missing: OnMissing = "create", floor: int = 0) -> Verdict:
     """Say what a resource whose newest token is ``mark`` answers to ``presented``.
 
     Higher value → *advanced*; equal value and lineage → *repeated* (a holder writes many times); lower → *stale*;
-    another issuer and an equal value of another lineage have no order and are refused by name.
+    another issuer and an equal value of another lineage have no order and are refused by name. A resource without a
+    mark refuses values below ``floor``, up to which marks of that issuer were compacted.
     """
     if mark is None:
+        if presented.value < floor:
+            return Verdict.BELOW_FLOOR
         return Verdict.ADVANCED if on_missing == "create" else Verdict.MARK_MISSING
     if mark.issuer != presented.issuer:
         return Verdict.ISSUER_MISMATCH
@@ -96,6 +100,11 @@ _REJECTIONS: dict[Verdict, tuple[type[FenceRejected], str]] = {
         LineageConflictError,
         "the same number came from two lineages: two servers believe they are the issuer; fence the old one",
     ),
+    Verdict.BELOW_FLOOR: (
+        StaleTokenError,
+        "marks were compacted up to a floor above this token, and nothing shows that no newer one was among them; "
+        "come back under a new token",
+    ),
     Verdict.MARK_MISSING: (
         MarkMissingError,
         'the resource has no mark and on_missing="reject"; raise the fence first (fences=, raise_fence)',
@@ -103,10 +112,14 @@ _REJECTIONS: dict[Verdict, tuple[type[FenceRejected], str]] = {
 }
 
 
-def reject(verdict: Verdict, resource: str, presented: Token, mark: Mark | None, downstream: str) -> NoReturn:
+def reject(
+    verdict: Verdict, resource: str, presented: Token, mark: Mark | None, downstream: str, floor: int = 0
+) -> NoReturn:
     """Raise the error of a refusing ``verdict``, with all its facts."""
     kind, why = _REJECTIONS[verdict]
     seen = f"mark {mark.token} set by {mark.holder or 'an unnamed holder'}" if mark else "no mark"
+    if floor:
+        seen += f", floor {floor}"
     raise kind(
         f"{downstream} refused a write to {resource!r}: presented {presented}, {seen}: {why}",
         resource=resource,

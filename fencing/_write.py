@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
@@ -148,7 +148,7 @@ def raise_fence(target: Any, resource: str, /, *more: str, token: Any = None) ->
     presented, holder = resolve_token(token)
     if is_async(guard):
         return _raise_async(guard, resources, presented, holder)
-    with _recorded("raise", guard, resources, presented, holder):
+    with recorded("raise", guard, resources, presented, holder):
         guard.raise_fence(resources, presented, holder)
     return None
 
@@ -192,22 +192,29 @@ def resolve_token(token: Any) -> tuple[Token, str]:
 class _SyncWrite:
     """The ``with`` form: what the guard opened, recorded."""
 
+    __slots__ = ("_inner", "_record")
+
     def __init__(self, guard: Guard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
-        self._inner = _open_recorded(guard, resources, token, holder)
+        self._inner = guard.open(resources, token, holder)
+        self._record = recorded("write", guard, resources, token, holder)
 
     def __enter__(self) -> Any:
-        return self._inner.__enter__()
+        self._record.__enter__()
+        try:
+            return self._inner.__enter__()
+        except BaseException as exc:
+            self._record.__exit__(type(exc), exc, exc.__traceback__)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._inner.__exit__(kind, error, trace)
-
-
-@contextmanager
-def _open_recorded(guard: Guard[Any], resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Any]:
-    with _recorded("write", guard, resources, token, holder), guard.open(resources, token, holder) as handle:
-        yield handle
+        try:
+            self._inner.__exit__(kind, error, trace)
+        except BaseException as exc:
+            self._record.__exit__(type(exc), exc, exc.__traceback__)
+            raise
+        self._record.__exit__(kind, error, trace)
 
 
 class _AsyncWrite:
@@ -215,7 +222,7 @@ class _AsyncWrite:
 
     def __init__(self, guard: AsyncGuard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
         self._inner = guard.aopen(resources, token, holder)
-        self._record = _recorded("write", guard, resources, token, holder)
+        self._record = recorded("write", guard, resources, token, holder)
 
     async def __aenter__(self) -> Any:
         self._record.__enter__()
@@ -245,7 +252,7 @@ def _apply(
     once: str | None,
     fingerprint: str | None,
 ) -> Any:
-    with _recorded("write", guard, resources, token, holder):
+    with recorded("write", guard, resources, token, holder):
         if isinstance(guard, AppliesEffects):
             return guard.apply(resources, token, holder, effect, once, fingerprint)
         _refuse_once(guard.downstream, once)
@@ -262,7 +269,7 @@ async def _apply_async(
     once: str | None,
     fingerprint: str | None,
 ) -> Any:
-    with _recorded("write", guard, resources, token, holder):
+    with recorded("write", guard, resources, token, holder):
         if isinstance(guard, AppliesEffectsAsync):
             return await guard.aapply(resources, token, holder, effect, once, fingerprint)
         _refuse_once(guard.downstream, once)
@@ -271,7 +278,7 @@ async def _apply_async(
 
 
 async def _raise_async(guard: AsyncGuard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
-    with _recorded("raise", guard, resources, token, holder):
+    with recorded("raise", guard, resources, token, holder):
         await guard.araise_fence(resources, token, holder)
 
 
@@ -282,37 +289,44 @@ def _refuse_once(downstream: str, once: str | None) -> None:
         )
 
 
-@contextmanager
-def _recorded(
-    kind: history.Kind,
-    guard: Guard[Any] | AsyncGuard[Any],
-    resources: tuple[str, ...],
-    token: Token,
-    holder: str,
-) -> Iterator[None]:
-    """Emit one event for the whole of a write, whatever its end."""
-    began = time.monotonic_ns()
-    outcome: history.Outcome = "accepted"
-    error = ""
-    try:
-        yield
-    except BaseException as exc:
-        outcome, error = _outcome_of(exc), type(exc).__name__
-        raise
-    finally:
+class recorded:
+    """A block that emits one event for the whole of a write, whatever its end. A class: it is on every write's way."""
+
+    __slots__ = ("_began", "_guard", "_holder", "_kind", "_resources", "_token")
+
+    def __init__(
+        self,
+        kind: history.Kind,
+        guard: Guard[Any] | AsyncGuard[Any],
+        resources: tuple[str, ...],
+        token: Token,
+        holder: str,
+    ) -> None:
+        self._kind = kind
+        self._guard = guard
+        self._resources = resources
+        self._token = token
+        self._holder = holder
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if history.recording():
+            outcome: history.Outcome = "accepted" if error is None else _outcome_of(error)
+            name = "" if error is None else type(error).__name__
             history.emit(
                 history.Event(
-                    kind,
+                    self._kind,
                     outcome,
-                    holder,
-                    guard.downstream,
-                    resources,
-                    str(token),
-                    error,
-                    pending=outcome == "accepted" and getattr(guard, "in_callers_transaction", False),
+                    self._holder,
+                    self._guard.downstream,
+                    self._resources,
+                    str(self._token),
+                    name,
+                    pending=outcome == "accepted" and getattr(self._guard, "in_callers_transaction", False),
                     effects=history.named_effects(),
-                    began=began,
+                    began=self._began,
                 )
             )
 

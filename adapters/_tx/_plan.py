@@ -16,9 +16,12 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL text with named parameters written ``:name``, and their values."""
+    """SQL text with named parameters written ``:name``, or a construct of SQLAlchemy Core; and their values.
 
-    sql: str
+    A construct is kept by who sends it again: its text is made once for as long as it lives.
+    """
+
+    sql: Any
     params: Mapping[str, Any] = field(default_factory=dict)
 
 

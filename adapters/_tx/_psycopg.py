@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -81,7 +81,7 @@ class PsycopgTx(_PsycopgBase):
         try:
             # A cursor of our own: the connection's row and cursor factories are the caller's.
             cursor: Any = psycopg.Cursor(self.handle, row_factory=tuple_row)
-            cursor.execute(to_pyformat(statement.sql), statement.params)
+            cursor.execute(*_native(statement))
             if pipelined:
                 with self.handle.pipeline() as pipeline:
                     pipeline.sync()
@@ -140,7 +140,7 @@ class AsyncPsycopgTx(_PsycopgBase):
                 await pipeline.sync()
         try:
             cursor: Any = psycopg.AsyncCursor(self.handle, row_factory=tuple_row)
-            await cursor.execute(to_pyformat(statement.sql), statement.params)
+            await cursor.execute(*_native(statement))
             if pipelined:
                 async with self.handle.pipeline() as pipeline:
                     await pipeline.sync()
@@ -177,6 +177,15 @@ def psycopg_tx(target: Any, bind: Any, read_only: bool, tables: str) -> Any:
     if isinstance(target, psycopg.AsyncConnection):
         return AsyncPsycopgTx(target, read_only, tables)
     return None
+
+
+def _native(statement: Statement) -> tuple[str, Mapping[str, Any]]:
+    """The text and the parameters as psycopg takes them."""
+    if isinstance(statement.sql, str):
+        return to_pyformat(statement.sql), statement.params
+    from adapters._tx._compile import compiled  # SQLAlchemy is there: who made the construct has loaded it
+
+    return compiled(statement.sql, statement.params)
 
 
 def _has_rows(cursor: Any) -> bool:

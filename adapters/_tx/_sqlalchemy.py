@@ -49,9 +49,14 @@ class SqlalchemyTx:
         """Execute a statement; see :class:`SyncTx`."""
         connection = self._connection or self._enter()
         try:
-            if not statement.sql.startswith("pragma"):  # which needs no transaction
+            sql = statement.sql
+            if not isinstance(sql, str):
                 self._take_write_lock(connection)
-            result = connection.execute(_text(statement.sql), statement.params, execution_options=_NO_STREAM)
+            else:
+                if not sql.startswith("pragma"):  # which needs no transaction
+                    self._take_write_lock(connection)
+                sql = _text(sql)
+            result = connection.execute(sql, statement.params, execution_options=_NO_STREAM)
             return [tuple(row) for row in result] if result.returns_rows else []
         except SQLAlchemyError as exc:
             reraise(exc, self.downstream, self._tables)

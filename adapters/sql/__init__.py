@@ -5,6 +5,20 @@ transaction that writes the data.
 """
 
 from adapters.sql._guard import SqlGuard, guard_for
+from adapters.sql._rowmark import row_mark_columns
+from adapters.sql._rows import RowGuard
 from adapters.sql._schema import create_all, ddl, metadata, tables
+from adapters.sql._statement import Written, fenced_statement
 
-__all__ = ["SqlGuard", "create_all", "ddl", "guard_for", "metadata", "tables"]
+__all__ = [
+    "RowGuard",
+    "SqlGuard",
+    "Written",
+    "create_all",
+    "ddl",
+    "fenced_statement",
+    "guard_for",
+    "metadata",
+    "row_mark_columns",
+    "tables",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from adapters._tx import Plan, Statement
 from fencing._findings import Finding
 
-_TABLES = ("fencing_mark", "fencing_applied")
+_TABLES = ("fencing_mark", "fencing_applied", "fencing_floor", "fencing_act")
 _OLDEST_SQLITE = (3, 35)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 class Dialect:
     """The statements of one dialect, for one schema and one lock timeout. Parameters are named ``:name``.
 
-    The three that raise marks answer with numbers whose sum is how many marks moved. They decide as
+    The three that raise marks answer with rows of two numbers; their sums are how many marks moved, and how many of
+    those were made. They decide as
     :func:`fencing._law.judge` does, in the database, with the mark's row locked until the transaction ends, also when
     the token is equal (a row that is only looked at can change before the commit, at every isolation level). A mark
     that did not move is read in the next statement, and judged by the law itself.
@@ -29,6 +30,31 @@ class Dialect:
     """Read the mark ``:resource``: resource, issuer, lineage, value, holder, time."""
     read_refused: str
     """Read the marks ``:resources`` after one of them was not raised; the rows are locked by then."""
+    unmake_one: str
+    """Remove the mark ``:resource`` that this transaction has made, and that a floor does not allow."""
+    read_floors: str
+    """Read the floors, so that they cannot be raised before this transaction ends. Sent after the mark was made."""
+    lock_floors: str
+    """Read the floors, after everybody who has read them so; nobody reads them before this transaction ends."""
+    store_floors: str
+    """Store ``:floors``."""
+    compact: str
+    """Remove marks of ``:issuer`` below ``:floor`` that nobody holds, that were not raised for ``:idle`` seconds, and
+    whose resource was not taken over from an issuer whose floor does not cover it; resources."""
+    adopt: str
+    """Give the mark ``:resource`` to another issuer, whatever it was."""
+    list_marks: str
+    """The marks after ``:after`` by name, ``:limit`` of them, whose names begin with ``:prefix``: as ``read_one``."""
+    explain_one: str
+    """As ``read_one``, and since when the token, and how often raised."""
+    insert_act: str
+    """Record an act: ``:kind :resource :actor :reason :detail``."""
+    read_acts: str
+    """Acts of ``:kind`` for ``:resource``, the newest first, ``:limit`` of them: time, actor, reason, detail."""
+    open_unfenced: str
+    """Record that this transaction writes unfenced, which is what permits it."""
+    close_unfenced: str
+    """Withdraw the permission."""
     claim_key: str
     """Insert ``:key`` with ``:fingerprint`` if it is not there, after whoever is inserting it; a row if inserted."""
     read_applied: str

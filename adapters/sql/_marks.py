@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, TypeVar
 
 from adapters._tx import Plan, Rows, Statement
 from adapters.sql._dialect import Dialect
 from fencing._law import Mark, OnMissing, judge, reject
 from fencing._token import Token
-from fencing.errors import ContentionError, FencingError
+from fencing.errors import ContentionError, FencingError, SchemaMissingError, StaleTokenError
+
+T = TypeVar("T")
 
 _SAVEPOINT = Statement("savepoint fencing_marks")
 _RELEASE = Statement("release savepoint fencing_marks")
@@ -44,26 +47,46 @@ def _raise_one(
     sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
 ) -> Plan[None]:
     rows = yield Statement(sql.raise_one, {"resource": resources[0], **token_params(token, holder)})
-    if _count(rows) != 1:
+    if _sum(rows, 0) != 1:
         yield from _refuse(sql, resources, token, on_missing, downstream)
+    if _sum(rows, 1):
+        try:
+            yield from _check_floor(sql, resources, token, downstream)
+        except StaleTokenError:
+            yield Statement(sql.unmake_one, {"resource": resources[0]})  # for a caller who catches it and commits
+            raise
 
 
 def _raise_all(
     sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
 ) -> Plan[None]:
-    # The savepoint takes back the marks that were raised before the one that refused, also for a caller who catches the
-    # refusal and commits.
+    # Takes back the marks that were raised before the one that refused, also for a caller who catches the refusal and
+    # commits.
+    yield from all_or_nothing(_raise_several(sql, resources, token, holder, on_missing, downstream))
+
+
+def _raise_several(
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+) -> Plan[None]:
+    statement = sql.raise_many if on_missing == "create" else sql.raise_existing
+    rows = yield Statement(statement, {"resources": sql.names(resources), **token_params(token, holder)})
+    if _sum(rows, 0) != len(resources):
+        yield from _refuse(sql, resources, token, on_missing, downstream)
+    if _sum(rows, 1):
+        yield from _check_floor(sql, resources, token, downstream)
+
+
+def all_or_nothing(plan: Plan[T]) -> Plan[T]:
+    """Run ``plan`` in a savepoint, which takes back what it wrote if it refuses."""
     yield _SAVEPOINT
     try:
-        statement = sql.raise_many if on_missing == "create" else sql.raise_existing
-        rows = yield Statement(statement, {"resources": sql.names(resources), **token_params(token, holder)})
-        if _count(rows) != len(resources):
-            yield from _refuse(sql, resources, token, on_missing, downstream)
+        result = yield from plan
     except FencingError:
         yield _ROLLBACK
         yield _RELEASE
         raise
     yield _RELEASE
+    return result
 
 
 def _refuse(
@@ -84,6 +107,33 @@ def _refuse(
     )
 
 
+def _check_floor(sql: Dialect, resources: tuple[str, ...], token: Token, downstream: str) -> Plan[None]:
+    """Refuse a token that made a mark below the floor: what was compacted may have seen a newer one.
+
+    In a statement of its own, after the mark was made: one that waited on a mark while it was compacted sees an old
+    floor.
+    """
+    floors = yield from read_floors(sql, sql.read_floors, downstream)
+    floor = floors.get(token.issuer, 0)
+    verdict = judge(None, token, "create", floor)
+    if not verdict.accepted:
+        reject(verdict, resources[0], token, None, downstream, floor)
+
+
+def read_floors(sql: Dialect, statement: str, downstream: str) -> Plan[dict[str, int]]:
+    """Return the floor of each issuer that has one. Raises ``SchemaMissingError`` if the row is not there."""
+    rows = yield Statement(statement)
+    if not rows:
+        raise SchemaMissingError(
+            f"{downstream}: fencing_floor has no row, so nothing says which marks were compacted; nothing was written. "
+            "adapters.sql.create_all(bind) makes it with the table; after another way of making the tables: "
+            "insert into fencing_floor (one, floors) values (1, '{}')",
+            downstream=downstream,
+        )
+    found: dict[str, int] = json.loads(rows[0][0])
+    return found
+
+
 def read_mark(sql: Dialect, resource: str) -> Plan[Mark | None]:
     """Return the mark or None."""
     rows = yield Statement(sql.read_one, {"resource": resource})
@@ -101,27 +151,26 @@ def _select_one() -> Plan[None]:
     yield _TAKE_WRITE_LOCK
 
 
-def bounded(sql: Dialect, plan: Plan[None]) -> Plan[None]:
+def bounded(sql: Dialect, plan: Plan[T]) -> Plan[T]:
     """On SQLite run ``plan`` with the busy timeout lowered to the lock timeout; a caller's shorter one stays."""
     limit = sql.busy_timeout_ms
     if limit is None:
-        yield from plan
-        return
+        return (yield from plan)
     before = int((yield _BUSY_TIMEOUT)[0][0])
     if before <= limit:
-        yield from plan
-        return
+        return (yield from plan)
     yield Statement(f"pragma busy_timeout = {limit}")
     try:
-        yield from plan
+        result = yield from plan
     except Exception:
         yield Statement(f"pragma busy_timeout = {before}")
         raise
     yield Statement(f"pragma busy_timeout = {before}")
+    return result
 
 
-def _count(rows: Rows) -> int:
-    return sum(int(row[0]) for row in rows)
+def _sum(rows: Rows, column: int) -> int:
+    return sum(int(row[column]) for row in rows)
 
 
 def _mark(sql: Dialect, row: tuple[Any, ...]) -> Mark:

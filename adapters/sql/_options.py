@@ -74,7 +74,12 @@ class Options:
 
     def dialect(self, name: str) -> Dialect:
         """Return the statements for a dialect."""
-        return _BUILDERS[name](self.schema, None if self.lock_timeout is None else round(self.lock_timeout * 1000))
+        return _BUILDERS[name](self.schema, self.lock_timeout_ms)
+
+    @property
+    def lock_timeout_ms(self) -> int | None:
+        """The longest wait for a row, in milliseconds."""
+        return None if self.lock_timeout is None else round(self.lock_timeout * 1000)
 
     def guard(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
         """Show the token to the resources."""

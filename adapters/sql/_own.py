@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NoReturn, TypeVar, cast
 
-from adapters._tx import AsyncTx, SyncTx, committing, retryable, run, run_async
+from adapters._tx import AsyncTx, Plan, SyncTx, committing, retryable, run, run_async
 from adapters.sql._diagnose import diagnose
 from adapters.sql._marks import read_mark
 from adapters.sql._open import apply_once, apply_once_async, run_effect, run_effect_async
@@ -59,6 +59,14 @@ class OwnGuard:
             return run_effect(tx, effect)
 
         return self._commit(work)
+
+    def perform(self, make: Callable[[SyncTx], Plan[T]]) -> T:
+        """Run a plan, commit; on contention again, as :meth:`apply`."""
+        return self._commit(lambda tx: run(make(tx), tx))
+
+    def look(self, make: Callable[[SyncTx], Plan[T]]) -> T:
+        """Run a plan that only reads."""
+        return self._look(lambda tx: run(make(tx), tx))
 
     def raise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """Raise the marks and commit."""
@@ -130,6 +138,14 @@ class AsyncOwnGuard:
             return await run_effect_async(tx, effect)
 
         return await self._commit(work)
+
+    async def perform(self, make: Callable[[AsyncTx], Plan[T]]) -> T:
+        """As :meth:`OwnGuard.perform`."""
+        return await self._commit(lambda tx: run_async(make(tx), tx))
+
+    async def look(self, make: Callable[[AsyncTx], Plan[T]]) -> T:
+        """As :meth:`OwnGuard.look`."""
+        return await self._look(lambda tx: run_async(make(tx), tx))
 
     async def araise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """As :meth:`OwnGuard.raise_fence`."""

@@ -8,7 +8,23 @@ from typing import Any
 
 from adapters.sql._dialect import Dialect
 
+TX = "cast(cast(pg_current_xact_id() as text) as bigint)"
+"""The transaction, also inside its savepoints. Numbers are not used again in the life of a cluster."""
 _SAVED = "'fencing.lock_timeout'"
+
+
+def move(schema: str | None) -> str:
+    """The UPDATE that raises a mark that is there, as part of a statement that begins with ``fencing_limited``."""
+    mark = f'"{schema}".fencing_mark' if schema else "fencing_mark"
+    return f"""update {mark} as m
+        set lineage = cast(:fencing_lineage as text), value = cast(:fencing_value as bigint),
+            holder = cast(:fencing_holder as text), marked_at = clock_timestamp(), raised = m.raised + 1, tx = {TX},
+            since = case when m.value < cast(:fencing_value as bigint) then clock_timestamp() else m.since end
+        where (select now from fencing_limited) is not null
+            and m.resource = cast(:fencing_resource as text) and m.issuer = cast(:fencing_issuer as text)
+            and (m.value < cast(:fencing_value as bigint)
+                or (m.value = cast(:fencing_value as bigint) and m.lineage = cast(:fencing_lineage as text)))
+        returning 1 as moved"""
 
 
 @lru_cache(maxsize=64)
@@ -21,6 +37,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     """
     prefix = f'"{schema}".' if schema else ""
     mark, applied = f"{prefix}fencing_mark", f"{prefix}fencing_applied"
+    floor, act = f"{prefix}fencing_floor", f"{prefix}fencing_act"
     if lock_timeout_ms is None:
         lower, restore, restore_last = "''", "null", "null"
     else:
@@ -36,25 +53,34 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
 
     token = """cast(:issuer as text), cast(:lineage as text), cast(:value as bigint), cast(:holder as text),
         clock_timestamp()"""
+    row = f"{token}, clock_timestamp(), 1, {TX}"
     upsert = """on conflict (resource) do update
-        set lineage = excluded.lineage, value = excluded.value, holder = excluded.holder, marked_at = excluded.marked_at
+        set lineage = excluded.lineage, value = excluded.value, holder = excluded.holder,
+            marked_at = excluded.marked_at,
+            since = case when m.value < excluded.value then excluded.since else m.since end,
+            raised = m.raised + 1, tx = excluded.tx
         where m.issuer = excluded.issuer
             and (m.value < excluded.value or (m.value = excluded.value and m.lineage = excluded.lineage))"""
     columns = "resource, issuer, lineage, value, holder, marked_at"
+    into = f"{columns}, since, raised, tx"
+    made = "(m.raised = 1)::int"
+    taken_over = f"""select from {act} as a where a.kind = 'adopt' and a.resource = m.resource
+        and (a.detail::jsonb ->> 'value')::bigint
+            >= coalesce((select (f.floors::jsonb ->> (a.detail::jsonb ->> 'issuer'))::bigint from {floor} as f), 0)"""
     return Dialect(
         name="postgresql",
         # Refused, it returns no row and so takes nothing back: read_refused does.
-        raise_one=f"""insert into {mark} as m ({columns})
-            select cast(:resource as text), {token} where {lower} is not null
-            {upsert} returning 1, {restore}""",
+        raise_one=f"""insert into {mark} as m ({into})
+            select cast(:resource as text), {row} where {lower} is not null
+            {upsert} returning 1, {made}, {restore}""",
         # The count makes the last expression come after the last row, and so after the last wait.
         raise_many=f"""with limited as materialized (select {lower} as now), raised as (
-                insert into {mark} as m ({columns})
-                select n.resource, {token}
+                insert into {mark} as m ({into})
+                select n.resource, {row}
                 from limited cross join unnest(cast(:resources as text[])) with ordinality as n (resource, place)
                 order by n.place
-                {upsert} returning 1
-            ) select count(*), {restore_last} from raised""",
+                {upsert} returning {made} as made
+            ) select count(*), coalesce(sum(made), 0), {restore_last} from raised""",
         raise_existing=f"""with limited as materialized (select {lower} as now), locked as materialized (
                 select m.resource from limited cross join {mark} as m
                 where m.resource = any (cast(:resources as text[]))
@@ -62,16 +88,48 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
             ), raised as (
                 update {mark} as m
                 set lineage = cast(:lineage as text), value = cast(:value as bigint), holder = cast(:holder as text),
-                    marked_at = clock_timestamp()
+                    marked_at = clock_timestamp(), raised = m.raised + 1, tx = {TX},
+                    since = case when m.value < cast(:value as bigint) then clock_timestamp() else m.since end
                 from locked as l
                 where m.resource = l.resource and m.issuer = cast(:issuer as text)
                     and (m.value < cast(:value as bigint)
                         or (m.value = cast(:value as bigint) and m.lineage = cast(:lineage as text)))
                 returning 1
-            ) select count(*), {restore_last} from raised""",
+            ) select count(*), 0, {restore_last} from raised""",
         read_one=f"select {columns} from {mark} where resource = cast(:resource as text)",
         read_refused=f"""select {columns}, {restore} from {mark}
             where resource = any (cast(:resources as text[]))""",
+        unmake_one=f"delete from {mark} where resource = cast(:resource as text)",
+        # A new statement sees the floor that was committed while the one before it waited; FOR SHARE keeps it.
+        read_floors=f"select floors from {floor} for share",
+        lock_floors=f"select floors from {floor} for update",
+        store_floors=f"update {floor} set floors = cast(:floors as text)",
+        # A mark that is locked is in use. A holder may wait for the floor's row: waiting for him would be a deadlock.
+        compact=f"""delete from {mark} where resource = any (array(
+                select m.resource from {mark} as m
+                where m.issuer = cast(:issuer as text) and m.value < cast(:floor as bigint)
+                    and m.marked_at <= clock_timestamp() - make_interval(secs => cast(:idle as double precision))
+                    and not exists ({taken_over})
+                for update of m skip locked
+            )) returning resource""",
+        adopt=f"""insert into {mark} as m ({into}) select cast(:resource as text), {row}
+            on conflict (resource) do update set issuer = excluded.issuer, lineage = excluded.lineage,
+                value = excluded.value, holder = excluded.holder, marked_at = excluded.marked_at,
+                since = excluded.since, raised = m.raised + 1, tx = excluded.tx""",
+        list_marks=f"""select {columns} from {mark}
+            where resource > cast(:after as text) and starts_with(resource, cast(:prefix as text))
+            order by resource limit cast(:limit as integer)""",
+        explain_one=f"select {columns}, since, raised from {mark} where resource = cast(:resource as text)",
+        insert_act=f"""insert into {act} (kind, resource, actor, reason, detail, at, tx)
+            select cast(:kind as text), cast(:resource as text), cast(:actor as text), cast(:reason as text),
+                cast(:detail as text), clock_timestamp(), {TX}""",
+        read_acts=f"""select at, actor, reason, detail from {act}
+            where kind = cast(:kind as text) and (cast(:resource as text) is null or resource = cast(:resource as text))
+            order by id desc limit cast(:limit as integer)""",
+        open_unfenced=f"""insert into {act} (kind, actor, reason, detail, at, tx)
+            select 'unfenced', cast(:actor as text), cast(:reason as text), '{{}}', clock_timestamp(), {TX}""",
+        close_unfenced=f"""update {act} set ended_at = clock_timestamp()
+            where kind = 'unfenced' and tx = {TX} and ended_at is null""",
         claim_key=f"""insert into {applied} (key, fingerprint, issuer, lineage, value, holder, applied_at)
             select cast(:key as text), cast(:fingerprint as text), {token} where {lower} is not null
             on conflict (key) do nothing returning 1, {restore}""",

@@ -1,4 +1,4 @@
-"""The guard's two tables: as SQLAlchemy metadata, as DDL text, and how they are made."""
+"""The guard's tables: as SQLAlchemy metadata, as DDL text, and how they are made."""
 
 from __future__ import annotations
 
@@ -12,26 +12,42 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Engine,
+    Index,
+    Integer,
     MetaData,
+    SmallInteger,
     Table,
     Text,
     event,
     func,
     select,
 )
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
-from sqlalchemy.schema import CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable
 
+_MYSQL = ("mysql", "mariadb")
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
-_DIALECTS = ("postgresql", "sqlite")
+_DIALECTS = ("postgresql", "sqlite", "mariadb", "mysql")
 
 # Names compare by bytes on every database, as Python's sorted() does: the order in which all guards take their locks.
-_NAME = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+# On MariaDB and MySQL as bytes indeed: their collations pad or fold, or are not there on the other one.
+_NAME = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql").with_variant(mysql.VARBINARY(512), *_MYSQL)
+ORIGIN = Text().with_variant(mysql.VARCHAR(64, charset="ascii", collation="ascii_bin"), *_MYSQL)
+_WORD = Text().with_variant(mysql.VARCHAR(16, charset="ascii"), *_MYSQL)
+FREE = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *_MYSQL)
+_MOMENT = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 # Room on each page for the next version of a row: marks are rewritten by each write, and so stay off the index (HOT).
 # As a statement of its own: SQLAlchemy 2.0 has no word for it in a Table.
 _ROOM = "alter table {} set (fillfactor = 70)"
+_ROOMY = ("fencing_mark", "fencing_applied")
+_FILL_FLOOR = {
+    "postgresql": "insert into {} (one, floors) values (1, '{{}}') on conflict do nothing",
+    "sqlite": "insert or ignore into {} (one, floors) values (1, '{{}}')",
+    "mysql": "insert ignore into {} (one, floors) values (1, '{{}}')",
+}
+_FILL_FLOOR["mariadb"] = _FILL_FLOOR["mysql"]
 
 
 def check_schema(schema: str | None) -> str | None:
@@ -45,10 +61,17 @@ def check_schema(schema: str | None) -> str | None:
     return schema
 
 
+def _fill_floor(table: Table, connection: Connection, **_: Any) -> None:
+    full = connection.dialect.identifier_preparer.format_table(table)
+    connection.exec_driver_sql(_FILL_FLOOR[connection.dialect.name].format(full))
+
+
 def tables(schema: str | None = None) -> MetaData:
-    """Return metadata with ``fencing_mark`` and ``fencing_applied`` in ``schema``, for Alembic or one's own queries.
+    """Return metadata with the guard's tables in ``schema``, for Alembic or one's own queries.
 
     ``fencing_mark``: one row per resource, its newest token, who brought it and when (by the database's clock).
+    ``fencing_floor``: one row, which must be there (Alembic does not make it): the floors that ``compact()`` set.
+    ``fencing_act``: what persons did past the guard: adopted a resource, wrote unfenced, compacted; and refusals kept.
     ``fencing_applied``: one row per ``once=`` key: what the key stands for, the JSON result, and under which token it
     was applied.
     """
@@ -58,32 +81,65 @@ def tables(schema: str | None = None) -> MetaData:
         made,
         Column("resource", _NAME, primary_key=True),
         *_token_columns(),
-        Column("marked_at", DateTime(timezone=True), nullable=False),
+        Column("marked_at", _MOMENT, nullable=False),
+        Column("since", _MOMENT, nullable=False),
+        # How often the mark was raised, by writes too. It is 1 in the transaction that made the mark, and only there.
+        Column("raised", BigInteger, nullable=False),
+        # The transaction that raised it last: what the triggers of a protected table look for.
+        Column("tx", BigInteger),
         sqlite_with_rowid=False,
+    )
+    floor = Table(
+        "fencing_floor",
+        made,
+        Column("one", SmallInteger, primary_key=True, autoincrement=False),
+        # Of each issuer: the value below which a resource without a mark is refused. JSON.
+        Column("floors", FREE, nullable=False),
+    )
+    Table(
+        "fencing_act",
+        made,
+        Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+        Column("kind", _WORD, nullable=False),
+        Column("resource", _NAME),
+        Column("actor", FREE, nullable=False),
+        Column("reason", FREE, nullable=False),
+        Column("detail", FREE, nullable=False),
+        Column("at", _MOMENT, nullable=False),
+        Column("tx", BigInteger),
+        Column("ended_at", _MOMENT),
+        Index("fencing_act_kind", "kind", "tx"),
     )
     Table(
         "fencing_applied",
         made,
         Column("key", _NAME, primary_key=True),
-        Column("fingerprint", Text, nullable=False),
+        Column("fingerprint", FREE, nullable=False),
         # Empty only while the effect runs, in the transaction that runs it.
-        Column("result", Text),
+        Column("result", FREE),
+        # Which claim made the row, where the database cannot say whether it inserted it (MariaDB, MySQL).
+        Column("claim", _WORD),
         *_token_columns(),
-        Column("applied_at", DateTime(timezone=True), nullable=False),
+        Column("applied_at", _MOMENT, nullable=False),
         sqlite_with_rowid=False,
     )
-    for table in made.tables.values():
+    for name in _ROOMY:
         room = DDL(_ROOM.format("%(fullname)s"))  # type: ignore[no-untyped-call]
-        event.listen(table, "after_create", room.execute_if(dialect="postgresql"))
+        event.listen(made.tables[_full(name, schema)], "after_create", room.execute_if(dialect="postgresql"))
+    event.listen(floor, "after_create", _fill_floor)
     return made
+
+
+def _full(name: str, schema: str | None) -> str:
+    return f"{schema}.{name}" if schema else name
 
 
 def _token_columns() -> list[Column[Any]]:
     return [
-        Column("issuer", Text, nullable=False),
-        Column("lineage", Text, nullable=False),
+        Column("issuer", ORIGIN, nullable=False),
+        Column("lineage", ORIGIN, nullable=False),
         Column("value", BigInteger, nullable=False),
-        Column("holder", Text, nullable=False),
+        Column("holder", FREE, nullable=False),
     ]
 
 
@@ -92,7 +148,9 @@ metadata = tables()
 
 
 def ddl(dialect: str, schema: str | None = None) -> str:
-    """Return the statements that create the tables, each ended by a semicolon, for ``"postgresql"`` or ``"sqlite"``.
+    """Return the statements that create the tables, each ended by a semicolon.
+
+    ``dialect``: ``"postgresql"``, ``"sqlite"``, ``"mariadb"`` or ``"mysql"``.
 
     Raises ``ValueError`` for another dialect.
     """
@@ -102,8 +160,15 @@ def ddl(dialect: str, schema: str | None = None) -> str:
     made: list[str] = []
     for table in tables(schema).sorted_tables:
         made.append(str(CreateTable(table, if_not_exists=True).compile(dialect=known)).strip())
-        if dialect == "postgresql":
-            made.append(_ROOM.format(known.identifier_preparer.format_table(table)))
+        made += [
+            str(CreateIndex(index, if_not_exists=dialect != "mysql").compile(dialect=known)).strip()
+            for index in table.indexes
+        ]
+        full = known.identifier_preparer.format_table(table)
+        if dialect == "postgresql" and table.name in _ROOMY:
+            made.append(_ROOM.format(full))
+        if table.name == "fencing_floor":
+            made.append(_FILL_FLOOR[dialect].format(full))
     return "".join(f"{one};\n" for one in made)
 
 
@@ -140,7 +205,10 @@ _LOCK = 0x66656E63696E67
 def _create(connection: Connection, schema: str | None) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    tables(schema).create_all(connection)
+    made = tables(schema)
+    made.create_all(connection)
+    # Also where the table was there: SQLite's driver commits DDL by itself, and may have committed nothing else.
+    _fill_floor(made.tables[_full("fencing_floor", schema)], connection)
 
 
 def _is_async(bind: Any) -> bool:

@@ -21,26 +21,59 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     """
     prefix = f'"{schema}".' if schema else ""
     mark, applied = f"{prefix}fencing_mark", f"{prefix}fencing_applied"
+    floor, act = f"{prefix}fencing_floor", f"{prefix}fencing_act"
     columns = "resource, issuer, lineage, value, holder, marked_at"
     token = f":issuer, :lineage, :value, :holder, {_NOW}"
+    row = f"{token}, {_NOW}, 1, null"
+    into = f"{columns}, since, raised, tx"
     upsert = """on conflict (resource) do update
-        set lineage = excluded.lineage, value = excluded.value, holder = excluded.holder, marked_at = excluded.marked_at
+        set lineage = excluded.lineage, value = excluded.value, holder = excluded.holder,
+            marked_at = excluded.marked_at,
+            since = case when m.value < excluded.value then excluded.since else m.since end,
+            raised = m.raised + 1
         where m.issuer = excluded.issuer
             and (m.value < excluded.value or (m.value = excluded.value and m.lineage = excluded.lineage))
-        returning 1"""
+        returning 1, raised = 1"""
+    taken_over = f"""select 1 from {act} as a where a.kind = 'adopt' and a.resource = m.resource
+        and json_extract(a.detail, '$.value') >= coalesce((select json_extract(f.floors,
+            '$."' || json_extract(a.detail, '$.issuer') || '"') from {floor} as f), 0)"""
     among = "in (select value from json_each(:resources))"
     return Dialect(
         name="sqlite",
-        raise_one=f"insert into {mark} as m ({columns}) values (:resource, {token}) {upsert}",
+        raise_one=f"insert into {mark} as m ({into}) values (:resource, {row}) {upsert}",
         # "where true": without it the parser takes "on conflict" for the condition of a join.
-        raise_many=f"""insert into {mark} as m ({columns})
-            select n.value, {token} from json_each(:resources) as n where true {upsert}""",
-        raise_existing=f"""update {mark} set lineage = :lineage, value = :value, holder = :holder, marked_at = {_NOW}
+        raise_many=f"""insert into {mark} as m ({into})
+            select n.value, {row} from json_each(:resources) as n where true {upsert}""",
+        raise_existing=f"""update {mark} set lineage = :lineage, value = :value, holder = :holder, marked_at = {_NOW},
+                since = case when value < :value then {_NOW} else since end, raised = raised + 1
             where resource {among} and issuer = :issuer
                 and (value < :value or (value = :value and lineage = :lineage))
-            returning 1""",
+            returning 1, 0""",
         read_one=f"select {columns} from {mark} where resource = :resource",
         read_refused=f"select {columns} from {mark} where resource {among}",
+        unmake_one=f"delete from {mark} where resource = :resource",
+        read_floors=f"select floors from {floor}",
+        lock_floors=f"select floors from {floor}",
+        store_floors=f"update {floor} set floors = :floors",
+        compact=f"""delete from {mark} as m where m.issuer = :issuer and m.value < :floor
+                and m.marked_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', '-' || :idle || ' seconds')
+                and not exists ({taken_over})
+            returning resource""",
+        adopt=f"""insert into {mark} as m ({into}) values (:resource, {row})
+            on conflict (resource) do update set issuer = excluded.issuer, lineage = excluded.lineage,
+                value = excluded.value, holder = excluded.holder, marked_at = excluded.marked_at,
+                since = excluded.since, raised = m.raised + 1""",
+        list_marks=f"""select {columns} from {mark}
+            where resource > :after and substr(resource, 1, length(:prefix)) = :prefix
+            order by resource limit :limit""",
+        explain_one=f"select {columns}, since, raised from {mark} where resource = :resource",
+        insert_act=f"""insert into {act} (kind, resource, actor, reason, detail, at)
+            values (:kind, :resource, :actor, :reason, :detail, {_NOW})""",
+        read_acts=f"""select at, actor, reason, detail from {act}
+            where kind = :kind and (:resource is null or resource = :resource) order by id desc limit :limit""",
+        open_unfenced=f"""insert into {act} (kind, actor, reason, detail, at, tx)
+            values ('unfenced', :actor, :reason, '{{}}', {_NOW}, 1)""",
+        close_unfenced=f"""update {act} set ended_at = {_NOW}, tx = null where kind = 'unfenced' and tx = 1""",
         claim_key=f"""insert into {applied} ("key", fingerprint, issuer, lineage, value, holder, applied_at)
             values (:key, :fingerprint, {token}) on conflict ("key") do nothing returning 1""",
         read_applied=f'select fingerprint, result from {applied} where "key" = :key',

@@ -1,0 +1,208 @@
+"""Guard and effect in one statement: the guard's verdicts, and nothing read from before it waited."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from support import sql_doors
+from support.locks import wait_until_blocked
+from support.sql_doors import Door, ledger, marks, token
+
+from adapters.sql import SqlGuard, Written, fenced_statement
+from fencing import errors, fenced_write, raise_fence
+from scheduler.console.embedded import Postgres
+
+LEDGER = sa.Table(
+    "ledger",
+    sa.MetaData(),
+    sa.Column("id", sa.String(600), primary_key=True),
+    sa.Column("owner", sa.BigInteger, nullable=False),
+)
+OTHER = sa.Table("other", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("n", sa.Integer))
+ADD = sa.insert(LEDGER).values(id=sa.bindparam("id"), owner=sa.bindparam("owner"))
+SET = sa.update(LEDGER).where(LEDGER.c.id == sa.bindparam("key")).values(owner=sa.bindparam("to"))
+MORE = sa.update(LEDGER).where(LEDGER.c.id == sa.bindparam("key"), LEDGER.c.owner > 0).values(owner=LEDGER.c.owner + 1)
+DROP = sa.delete(LEDGER).where(LEDGER.c.id == sa.bindparam("key"))
+DOORS = ("postgresql/psycopg", "postgresql/psycopg-async", "postgresql/connection", "postgresql/engine-async")
+DOORS += ("postgresql/session", "sqlite/connection", "sqlite/engine-async")
+
+
+@pytest.fixture(scope="module")
+def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
+    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
+        yield address
+
+
+@pytest.fixture
+def pg(bank: str) -> str:
+    return sql_doors.empty(bank)
+
+
+@pytest.fixture(params=DOORS)
+def door(request: pytest.FixtureRequest) -> Door:
+    if request.param.startswith("postgresql"):
+        return Door(request.param, request.getfixturevalue("pg"), SqlGuard())
+    path: Path = request.getfixturevalue("tmp_path")
+    address = f"sqlite:///{path / 'bank.db'}"
+    sql_doors.prepare(address)
+    return Door(request.param, address, SqlGuard())
+
+
+def test_every_verdict(door: Door) -> None:
+    def call(statement: Any, value: Any, **params: Any) -> Any:
+        shown = token(value) if isinstance(value, int) else value
+        return door._call(lambda target: fenced_statement(target, "a", statement, params, token=shown))
+
+    assert call(ADD, 5, id="x", owner=1) == Written(1, [])
+    assert call(ADD.returning(LEDGER.c.id), 5, id="y", owner=1) == Written(1, [("y",)])
+    assert call(SET.returning(LEDGER.c.owner, LEDGER.c.id), 7, key="x", to=2) == Written(1, [(2, "x")])
+    assert call(MORE, 7, key="x") == Written(1, [])
+    assert call(DROP, 7, key="y") == Written(1, [])
+    assert call(DROP.returning(LEDGER), 8, key="y") == Written(0, [])
+    assert (ledger(door.address), marks(door.address)) == ({"x": 3}, {"a": "shop/line-a/8"})
+    for stale, kind in (
+        (7, errors.StaleTokenError),
+        (token(8, "line-b"), errors.LineageConflictError),
+        (token(9, issuer="bank"), errors.IssuerMismatchError),
+    ):
+        for statement, params in ((ADD, {"id": "z", "owner": 1}), (SET, {"key": "x", "to": 9}), (DROP, {"key": "x"})):
+            with pytest.raises(kind) as caught:
+                call(statement, stale, **params)
+            assert caught.value.mark == token(8)
+    assert (ledger(door.address), marks(door.address)) == ({"x": 3}, {"a": "shop/line-a/8"})
+
+
+def test_without_a_mark_where_that_means_loss(door: Door) -> None:
+    def call() -> Any:
+        options = SqlGuard(on_missing="reject")
+        return door._call(
+            lambda t: fenced_statement(t, "a", ADD, {"id": "x", "owner": 1}, token=token(1), options=options)
+        )
+
+    with pytest.raises(errors.MarkMissingError):
+        call()
+    assert ledger(door.address) == {}
+    door.raise_fence("a", token=token(1))
+    assert call().count == 1
+
+
+COUNT = sa.select(sa.func.count()).select_from(OTHER)
+READS = {
+    "insert from select": sa.insert(LEDGER).from_select(["id", "owner"], sa.select(OTHER.c.id, OTHER.c.n)),
+    "scalar subquery": ADD.values(owner=COUNT.scalar_subquery()),
+    "exists": SET.where(sa.exists().where(OTHER.c.id == 1)),
+    "update from": SET.where(LEDGER.c.owner == OTHER.c.n),
+    "in (select)": DROP.where(LEDGER.c.owner.in_(sa.select(OTHER.c.id))),
+    "text": SET.where(sa.text("owner = 1")),
+    "literal column": SET.values(owner=sa.literal_column("(select 1)")),
+    "not by key": sa.update(LEDGER).where(LEDGER.c.owner == 1).values(owner=2),
+    "by key or else": sa.delete(LEDGER).where(sa.or_(LEDGER.c.id == "a", LEDGER.c.owner == 1)),
+    "key of itself": sa.delete(LEDGER).where(LEDGER.c.id == LEDGER.c.id),
+    "every row": sa.delete(LEDGER),
+    "several rows": sa.insert(LEDGER).values([{"id": "a", "owner": 1}, {"id": "b", "owner": 1}]),
+    "no values": sa.insert(LEDGER),
+    "returning a count": SET.returning(COUNT.scalar_subquery()),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_reads_other_rows_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"fenced_write|fenced_statement"):
+        fenced_statement(sa.create_engine("sqlite://"), "a", READS[name], token=token(1))
+
+
+def test_what_cannot_be_looked_into_is_refused() -> None:
+    for statement in ("delete from ledger", sa.text("delete from ledger"), sa.select(LEDGER)):
+        with pytest.raises(TypeError, match=r"update\(\)"):
+            fenced_statement(sa.create_engine("sqlite://"), "a", statement, token=token(1))
+
+
+def test_on_a_connection_in_autocommit_the_statement_is_the_transaction(pg: str) -> None:
+    with psycopg.connect(pg, autocommit=True) as bare:
+        bare.execute("set lock_timeout = '77s'")
+        assert fenced_statement(bare, "a", ADD, {"id": "x", "owner": 1}, token=token(5)).count == 1
+        assert fenced_statement(bare, "a", SET, {"key": "x", "to": 2}, token=token(5)).count == 1
+        with pytest.raises(errors.StaleTokenError):
+            fenced_statement(bare, "a", SET, {"key": "x", "to": 3}, token=token(4))
+        with bare.transaction(force_rollback=True):
+            fenced_statement(bare, "a", SET, {"key": "x", "to": 4}, token=token(9))
+        assert bare.execute("show lock_timeout").fetchone() == ("77s",)
+    with psycopg.connect(pg) as implicit, pytest.raises(errors.NotInTransactionError):
+        fenced_statement(implicit, "a", SET, {"key": "x", "to": 5}, token=token(9))
+    assert (ledger(pg), marks(pg)) == ({"x": 2}, {"a": "shop/line-a/5"})
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+def second(pool: ThreadPoolExecutor, pg: str, statement: Any, params: dict[str, Any], value: int) -> Any:
+    """Sends the statement on a thread and returns once it waits for a lock."""
+    bare = psycopg.connect(pg, autocommit=True)
+
+    def work() -> Any:
+        with bare:
+            return fenced_statement(bare, "a", statement, params, token=token(value))
+
+    future = pool.submit(work)
+    wait_until_blocked(pg, bare.info.backend_pid)
+    return future
+
+
+EARLIER: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, int]]] = {
+    "it changes the row that is updated": (
+        lambda tx: sql_doors.do(tx, sql_doors.PUT, id="x", owner=5), MORE, {"key": "x"}, {"x": 6},
+    ),
+    "it makes the row that is updated": (
+        lambda tx: sql_doors.do(tx, sql_doors.PUT, id="new", owner=5), MORE, {"key": "new"}, {"x": 1, "new": 6},
+    ),
+    "it makes the row that is deleted": (
+        lambda tx: sql_doors.do(tx, sql_doors.PUT, id="new", owner=5), DROP, {"key": "new"}, {"x": 1},
+    ),
+    "it deletes the row that is updated": (
+        lambda tx: sql_doors.do(tx, "delete from ledger where id = :id", id="x"), MORE, {"key": "x"}, {},
+    ),
+    "it deletes the row that is inserted": (
+        lambda tx: sql_doors.do(tx, "delete from ledger where id = :id", id="x"), ADD, {"id": "x", "owner": 9}, {"x": 9},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_it_sees_what_was_committed_while_it_waited(pg: str, pool: ThreadPoolExecutor, name: str) -> None:
+    write, statement, params, expected = EARLIER[name]
+    fenced_write(
+        sql_doors.engine(pg), "a", token=token(1), effect=lambda tx: sql_doors.do(tx, sql_doors.PUT, id="x", owner=1)
+    )
+    with psycopg.connect(pg, autocommit=True) as first, first.transaction():
+        with fenced_write(first, "a", token=token(5)):
+            write(first)
+            newer = second(pool, pg, statement, params, 9)
+    newer.result(20)
+    assert (ledger(pg), marks(pg)) == (expected, {"a": "shop/line-a/9"})
+
+
+def test_an_older_one_waits_and_is_refused(pg: str, pool: ThreadPoolExecutor) -> None:
+    raise_fence(sql_doors.engine(pg), "a", token=token(1))
+    with psycopg.connect(pg, autocommit=True) as first, first.transaction():
+        raise_fence(first, "a", token=token(9))
+        older = second(pool, pg, ADD, {"id": "x", "owner": 5}, 5)
+    with pytest.raises(errors.StaleTokenError):
+        older.result(20)
+    assert ledger(pg) == {}
+
+
+def test_it_waits_no_longer_than_the_lock_timeout(pg: str) -> None:
+    raise_fence(sql_doors.engine(pg), "a", token=token(1))
+    with psycopg.connect(pg, autocommit=True) as first, first.transaction():
+        raise_fence(first, "a", token=token(2))
+        with psycopg.connect(pg, autocommit=True) as bare, pytest.raises(errors.ContentionError) as caught:
+            hasty = SqlGuard(lock_timeout=0.05)
+            fenced_statement(bare, "a", ADD, {"id": "x", "owner": 5}, token=token(5), options=hasty)
+    assert (caught.value.resource, caught.value.presented) == ("a", token(5))
