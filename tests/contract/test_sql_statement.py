@@ -169,7 +169,8 @@ EARLIER: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, in
         lambda tx: sql_doors.do(tx, "delete from ledger where id = :id", id="x"), MORE, {"key": "x"}, {},
     ),
     "it deletes the row that is inserted": (
-        lambda tx: sql_doors.do(tx, "delete from ledger where id = :id", id="x"), ADD, {"id": "x", "owner": 9}, {"x": 9},
+        lambda tx: sql_doors.do(tx, "delete from ledger where id = :id", id="x"),
+        ADD, {"id": "x", "owner": 9}, {"x": 9},
     ),
 }  # fmt: skip
 
