@@ -104,6 +104,7 @@ class Gateway:
     def _ask(self, endpoint: str, path: str, body: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         for fresh in (False, True):
             if self._user is not None and (self._credential is None or fresh):
+                self._credential = None  # etcd 3.4 refuses to look at a password beside a token that it forgot
                 self._credential = self._post(endpoint, "/v3/auth/authenticate", self._user, timeout)["token"]
             try:
                 return self._post(endpoint, path, body, timeout)
