@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapters.email._backoff import Backoff
-from adapters.email._states import RecipientState, State
+from adapters.email._states import Policy, RecipientState, State
 from adapters.email._transport import Answer, Delivery, Fate
+
+LOOK_AFTER = 60.0
+"""Seconds from a doubt to the first look at the provider: what it got a moment ago may not be in its lists yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,8 @@ class Settlement:
     """What is written when an attempt ends.
 
     ``cost``: attempts counted, 0 or 1. ``delay``: seconds until the next one, or None. ``recipients``: those whose
-    state or last reply is to be written, with both.
+    state or last reply is to be written, with both. ``in_doubt``: whether a hand-over so far may have sent it.
+    ``look_up``: seconds until the provider is asked, or None.
     """
 
     target: State
@@ -23,6 +27,32 @@ class Settlement:
     delay: float | None
     detail: str
     recipients: Mapping[str, tuple[RecipientState, str]]
+    in_doubt: bool = False
+    look_up: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a row asks for in doubt, and what the transport can do about it.
+
+    ``in_doubt``: an earlier hand-over may have sent it. ``key_window``: see
+    :class:`~adapters.email._transport.Transport`.
+    """
+
+    policy: Policy = "hold"
+    in_doubt: bool = False
+    key_window: float | None = None
+    can_look_up: bool = False
+
+    @property
+    def resends(self) -> bool:
+        """Whether a message in doubt is handed over again by itself."""
+        return self.policy == "resend" or (self.policy == "keyed" and self.key_window is not None)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether the provider is asked about a message in doubt."""
+        return self.policy == "reconcile" and self.can_look_up
 
 
 _RECIPIENT: dict[Fate, RecipientState] = {
@@ -32,15 +62,19 @@ _RECIPIENT: dict[Fate, RecipientState] = {
     "uncertain": "uncertain",
 }
 _WORST: tuple[Fate, ...] = ("uncertain", "deferred", "rejected", "sent")
+_HOLD = Rules()
 
 
-def conclude(delivery: Delivery, *, attempts: int, failed_before: bool, backoff: Backoff) -> Settlement:
+def conclude(
+    delivery: Delivery, *, attempts: int, failed_before: bool, backoff: Backoff, rules: Rules = _HOLD
+) -> Settlement:
     """Decide about a row that was tried: ``attempts`` before this one, ``failed_before`` if a recipient was refused
     for good earlier.
 
-    One recipient that is not known makes the row uncertain: nothing of it is tried again until a person has looked.
-    Else one that was refused for now keeps it pending, for that one alone. Else it failed if anybody was refused for
-    good, and was sent if not.
+    One recipient that is not known makes the row a matter of its policy: unless that sends again, nothing of it is
+    tried until somebody has looked. Else one that was refused for now keeps it pending, for that one alone. Else it
+    failed if anybody was refused for good, and was sent if not. While an earlier hand-over is in doubt, a refusal
+    proves nothing about it: instead of failed, the row is uncertain.
     """
     answers = delivery.answers
     fates = {answer.fate for answer in answers.values()}
@@ -48,26 +82,50 @@ def conclude(delivery: Delivery, *, attempts: int, failed_before: bool, backoff:
     worst = next(fate for fate in _WORST if fate in fates)
     detail = _told(answers, worst)
     states = {address: (_RECIPIENT[answer.fate], answer.reply) for address, answer in answers.items()}
+    last = backoff.exhausted(attempts + cost)
     if worst == "uncertain":
-        return Settlement("uncertain", cost, None, detail, states)
+        if rules.resends and not delivery.held and not last:
+            delay = _delay(delivery, attempts + cost, backoff)
+            if rules.policy == "keyed" and rules.key_window is not None:
+                delay = min(delay, rules.key_window / 8)  # several more tries before the provider forgets the key
+            return Settlement("pending", cost, delay, detail, _with(states, "uncertain", "pending"), in_doubt=True)
+        look_up = LOOK_AFTER if rules.looks_up and not delivery.held else None
+        return Settlement("uncertain", cost, None, detail, states, in_doubt=True, look_up=look_up)
+    if worst == "deferred" and not last:
+        delay = _delay(delivery, attempts + cost, backoff)
+        return Settlement("pending", cost, delay, detail, states, in_doubt=rules.in_doubt)
+    if worst == "sent" and not failed_before:
+        return Settlement("sent", cost, None, detail, states)
     if worst == "deferred":
-        if not backoff.exhausted(attempts + cost):
-            return Settlement("pending", cost, backoff.delay(attempts + cost), detail, states)
-        given_up = {
-            address: ("failed" if state == "pending" else state, reply) for address, (state, reply) in states.items()
-        }
-        return Settlement("failed", cost, None, f"given up after {attempts + cost} attempts: {detail}", given_up)
-    if worst == "rejected":
-        return Settlement("failed", cost, None, detail, states)
-    if failed_before:
-        return Settlement("failed", cost, None, f"sent ({detail}), but not to those refused for good earlier", states)
-    return Settlement("sent", cost, None, detail, states)
+        detail = f"given up after {attempts + cost} attempts: {detail}"
+    if worst == "sent":
+        detail = f"sent ({detail}), but not to those refused for good earlier"
+    elif rules.in_doubt:
+        states = _with(_with(states, "pending", "uncertain"), "failed", "uncertain")
+        told = f"{detail}; but an earlier hand-over may have sent it"
+        return Settlement("uncertain", cost, None, told, states, in_doubt=True)
+    return Settlement("failed", cost, None, detail, _with(states, "pending", "failed"))
 
 
-def untouched(delay: float | None, why: str) -> Settlement:
+def untouched(delay: float | None, why: str, *, in_doubt: bool = False) -> Settlement:
     """A row that nothing was handed over for and that counts no attempt: given back, after ``delay`` seconds if
     given."""
-    return Settlement("pending", 0, delay, why, {})
+    return Settlement("pending", 0, delay, why, {}, in_doubt=in_doubt)
+
+
+def too_late(why: str, recipients: tuple[str, ...]) -> Settlement:
+    """A row in doubt whose provider does not compare its key any more: it may not be handed over again."""
+    return Settlement("uncertain", 0, None, why, dict.fromkeys(recipients, ("uncertain", why)), in_doubt=True)
+
+
+def _delay(delivery: Delivery, attempt: int, backoff: Backoff) -> float:
+    return max(backoff.delay(attempt), delivery.retry_after or 0.0)
+
+
+def _with(
+    states: Mapping[str, tuple[RecipientState, str]], old: RecipientState, new: RecipientState
+) -> dict[str, tuple[RecipientState, str]]:
+    return {address: (new if state == old else state, reply) for address, (state, reply) in states.items()}
 
 
 def _told(answers: Mapping[str, Answer], fate: Fate) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import Claim, event_row
-from adapters.email._sql import clock, now, one_of
+from adapters.email._outcome import LOOK_AFTER
+from adapters.email._sql import after, clock, now, one_of
 from adapters.email._states import HELD, sql_list
 
 
@@ -19,8 +20,14 @@ class Rescued:
     state: str
 
 
+# Which messages in doubt their policy sends again by itself, as long as there are attempts. Whether the provider still
+# compares the key is decided once more at the claim and before the hand-over.
+_RESENT = "(policy = 'resend' or policy = 'keyed' and key_until > clock.at) and attempts + 1 < :max_attempts"
+
+
 def rescue_plan(claim: Claim, batch: int, max_attempts: int, dialect: str) -> Plan[tuple[Rescued, ...]]:
-    """Deal with rows whose lease is over: what was not handed over is tried again, of the rest nobody knows.
+    """Deal with rows whose lease is over: what was not handed over is tried again, of the rest nobody knows, and its
+    policy decides.
 
     The end of the lease by the database's clock is all that counts: nothing is sent by this. It counts as an attempt,
     so that a message that kills its relay each time comes to an end.
@@ -30,14 +37,19 @@ def rescue_plan(claim: Claim, batch: int, max_attempts: int, dialect: str) -> Pl
         " order by lease_until limit :batch"
     )
     found = yield Statement(
-        "update fencing_outbox set state = case when state = 'dispatching' then 'uncertain'"
-        " when attempts + 1 >= :max_attempts then 'failed' else 'pending' end,"
+        f"update fencing_outbox set state = case when state = 'dispatching' and {_RESENT} then 'pending'"
+        " when state = 'dispatching' then 'uncertain' when attempts + 1 < :max_attempts then 'pending'"
+        " when in_doubt then 'uncertain' else 'failed' end,"
+        " in_doubt = in_doubt or state = 'dispatching',"
+        " lookup_at = case when state = 'dispatching' and policy = 'reconcile'"
+        f" then {after(dialect, 'look_after')} end,"
         " last_error = 'the relay ' || owner || case when state = 'dispatching' then :after_gate else :before_gate end,"
         f" attempts = attempts + 1, lease_until = null, updated_at = clock.at from {clock(dialect)}"
         f" where {one_of(dialect, left)} and state in {sql_list(HELD)} returning id, key, state, last_error",
         {
             "batch": batch,
             "max_attempts": max_attempts,
+            "look_after": LOOK_AFTER,
             "after_gate": " was gone after it began to hand over: it may or may not have been sent",
             "before_gate": " was gone before it handed anything over",
         },

@@ -1,78 +1,133 @@
 """The two writes around a hand-over: `dispatching` before it, and how it ended after it. Each only if the claim is
-still the same."""
+still the same; what a relay learned that had lost its row is evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
 from adapters.email._outcome import Settlement
-from adapters.email._sql import after, clock, in_list, now
+from adapters.email._sql import after, among, clean, clock, ids, in_list, now, pairs
 from adapters.email._states import RecipientState, sources, sql_list
 from adapters.email._transport import Answer
 
-Settled = Literal["done", "lost"]
-"""``lost``: the row is not this claim's any more. Nothing was changed; what the relay knew stands in the audit."""
+Settled = Literal["done", "lost", "evidence"]
+"""``lost``: the row is not this claim's any more. Nothing was changed; what the relay knew stands in the audit.
+``evidence``: the same, but the row was in doubt about this very hand-over, and the doubt is over."""
+
+Gated = Literal["open", "lost", "late"]
+"""The answer to a relay that wants to hand over. ``lost``: the row was taken over. ``late``: it is in doubt, and the
+provider would not take it for a repetition any more. In both cases nothing may be handed over."""
 
 
-def dispatch_plan(claim: Claim, number: int, dispatch: str, refused: Mapping[str, Answer], dialect: str) -> Plan[bool]:
-    """Commit that the content follows next. ``False``: the row was taken over, and nothing may be handed over.
+@dataclass(frozen=True, slots=True)
+class Through:
+    """Through which transport, and for how many seconds its provider compares the key of a hand-over."""
 
-    The commit waits for the disk: a crash that forgot it would let the message be sent again. What the server said
+    name: str = ""
+    key_window: float | None = None
+
+
+def dispatch_plan(
+    claim: Claim,
+    rows: Mapping[int, Mapping[str, Answer]],
+    dialect: str,
+    through: Through = Through(),
+) -> Plan[dict[int, Gated]]:
+    """Commit that the content of these rows follows next; ``rows`` are ids with the recipients refused so far.
+
+    The commit waits for the disk: a crash that forgot it would let a message be sent again. What the server said
     about the recipients is kept with it, so that it is known of whom nothing is known if the relay ends here.
     """
-    rows = yield Statement(
-        "update fencing_outbox set state = 'dispatching', dispatch = :dispatch,"
+    dispatch = str(claim.token)  # with the id it is unique: a row is handed over at most once under a token
+    numbers = {"ids": ids(dialect, rows)}
+    opened = yield Statement(
+        "update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
+        f" key_until = case when in_doubt then key_until else {after(dialect, 'window')} end,"
         f" lease_until = {after(dialect, 'lease')}, updated_at = clock.at from {clock(dialect, durable=True)}"
-        f" where id = :id and state in {sql_list(sources('dispatch', 'dispatching'))} and {MINE} returning id",
-        {**claim.params(), "id": number, "dispatch": dispatch, "lease": claim.lease},
+        f" where id {among(dialect, 'ids')} and state in {sql_list(sources('dispatch', 'dispatching'))} and {MINE}"
+        " and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at)) returning id",
+        {
+            **claim.params(),
+            **numbers,
+            "dispatch": dispatch,
+            "transport": through.name,
+            "window": through.key_window,
+            "lease": claim.lease,
+        },
     )
-    if not rows:
-        yield event_row(
-            number,
-            "dispatch",
-            claim,
-            "lost",
-            "taken over before the content: nothing was sent",
-            dialect,
-            dispatch=dispatch,
+    answers: dict[int, Gated] = {number: "open" for (number,) in opened}
+    if len(answers) < len(rows):
+        claimed = sql_list(sources("dispatch", "dispatching"))
+        mine = yield Statement(
+            f"select id from fencing_outbox where id {among(dialect, 'ids')} and state in {claimed} and {MINE}",
+            {**claim.params(), **numbers},
         )
-        return False
+        answers = {**dict.fromkeys(rows, "lost"), **{number: "late" for (number,) in mine}, **answers}
+    for number, answer in answers.items():
+        if answer == "lost":
+            told = "taken over before the content: nothing was sent"
+            yield event_row(number, "dispatch", claim, "lost", told, dialect, dispatch=dispatch)
+        elif answer == "open" and rows[number]:
+            yield from _keep_refusals(number, rows[number], dispatch, dialect)
+    return answers
+
+
+def _keep_refusals(number: int, refused: Mapping[str, Answer], dispatch: str, dialect: str) -> Plan[None]:
     for address, answer in refused.items():
         state: RecipientState = "failed" if answer.fate == "rejected" else "pending"
         yield Statement(
             "update fencing_outbox_recipient set state = :state, reply = :reply, deferred_by = :dispatch,"
             f" updated_at = {now(dialect)} where outbox_id = :id and address = :address",
-            {"state": state, "reply": answer.reply, "dispatch": dispatch, "id": number, "address": address},
+            {"state": state, "reply": clean(answer.reply), "dispatch": dispatch, "id": number, "address": address},
         )
-    return True
 
 
-def settle_plan(claim: Claim, number: int, dispatch: str | None, end: Settlement, dialect: str) -> Plan[Settled]:
-    """Write how it ended. May be asked again when the answer was lost: what is settled already by this claim stays,
-    and is ``done``."""
-    params: dict[str, Any] = {
-        **claim.params(),
-        "id": number,
-        "target": end.target,
-        "cost": end.cost,
-        "detail": end.detail,
-    }
-    due = ""
-    if end.delay is not None:
-        due = f" due_at = {after(dialect, 'delay')},"
-        params["delay"] = end.delay
+def sent_plan(claim: Claim, ends: Mapping[int, Settlement], dialect: str) -> Plan[set[int]]:
+    """Write that these rows were sent, all at once; returns those that were still the claim's. The others need
+    :func:`settle_plan` each."""
     rows = yield Statement(
-        f"update fencing_outbox set state = :target, attempts = attempts + :cost,{due} lease_until = null, last_error ="
-        f" {'null' if end.target == 'sent' else ':detail'}, updated_at = clock.at from {clock(dialect)}"
-        f" where id = :id and state in {sql_list(sources('settle', end.target))} and {MINE} returning id",
+        "update fencing_outbox set state = 'sent', attempts = attempts + 1, lease_until = null, last_error = null,"
+        f" in_doubt = false, updated_at = clock.at from {clock(dialect)}"
+        f" where id {among(dialect, 'ids')} and state in {sql_list(sources('settle', 'sent'))} and {MINE} returning id",
+        {**claim.params(), "ids": ids(dialect, ends)},
+    )
+    written = {number for (number,) in rows}
+    if not written:
+        return written
+    told = {number: clean(next(iter(ends[number].recipients.values()))[1]) for number in sorted(written)}
+    source, params = pairs(dialect, told)
+    params["ids"] = ids(dialect, told)
+    yield Statement(
+        f"update fencing_outbox_recipient set state = 'sent', reply = told.reply, updated_at = {now(dialect)}"
+        f" from {source} where outbox_id {among(dialect, 'ids')} and outbox_id = told.id and state = 'pending'",
         params,
     )
+    yield Statement(
+        "insert into fencing_outbox_event (outbox_id, at, kind, actor, token, dispatch, outcome, detail)"
+        f" select told.id, {now(dialect)}, 'settle', :actor, :dispatch, :dispatch, 'sent', told.reply from {source}",
+        {**params, "actor": claim.owner, "dispatch": str(claim.token)},
+    )
+    return written
+
+
+def is_plain(end: Settlement) -> bool:
+    """Whether :func:`sent_plan` can write it: sent to everybody with one answer."""
+    return end.target == "sent" and end.cost == 1 and len({reply for _, reply in end.recipients.values()}) == 1
+
+
+def settle_plan(claim: Claim, number: int, end: Settlement, dialect: str, *, opened: bool = True) -> Plan[Settled]:
+    """Write how it ended. May be asked again when the answer was lost: what is settled already by this claim stays,
+    and is ``done``. ``opened``: whether the content could leave at all."""
+    detail = clean(end.detail)
+    dispatch = str(claim.token) if opened else None
+    rows = yield from _write(claim, number, end, dialect, f"{_from('settle', end)} and {MINE}", claim.params())
     if rows:
         yield from _settle_recipients(number, end, dialect)
-        yield event_row(number, "settle", claim, end.target, end.detail, dialect, dispatch=dispatch)
+        yield event_row(number, "settle", claim, end.target, detail, dialect, dispatch=dispatch)
         return "done"
     found = yield Statement(
         f"select count(*) from fencing_outbox where id = :id and state = :target and {MINE}",
@@ -80,9 +135,53 @@ def settle_plan(claim: Claim, number: int, dispatch: str | None, end: Settlement
     )
     if found[0][0]:
         return "done"
-    what = f"the row was taken over; this relay would have said {end.target}: {end.detail}"
-    yield event_row(number, "settle", claim, "lost", what, dialect, dispatch=dispatch)
+    if not opened:
+        what = f"the row was taken over; this relay would have said {end.target}: {detail}"
+        yield event_row(number, "settle", claim, "lost", what, dialect)
+        return "lost"
+    return (yield from _evidence(claim, number, end, detail, dialect))
+
+
+def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: str) -> Plan[Settled]:
+    """What is known about a hand-over whose row was taken over: kept, and used if the doubt is about this one."""
+    dispatch = str(claim.token)
+    if end.target != "uncertain" and not end.in_doubt:
+        end = replace(end, cost=0)  # whoever took the row over counted this attempt
+        condition = f"{_from('evidence', end)} and dispatch = :dispatch"
+        rows = yield from _write(claim, number, end, dialect, condition, {"dispatch": dispatch})
+        if rows:
+            yield from _settle_recipients(number, end, dialect)
+            yield event_row(number, "evidence", claim, end.target, detail, dialect, dispatch=dispatch)
+            return "evidence"
+    what = f"{end.target}: {detail}"
+    yield event_row(number, "evidence", claim, "late", what, dialect, dispatch=dispatch)
     return "lost"
+
+
+def _from(verb: str, end: Settlement) -> str:
+    return f"state in {sql_list(sources(verb, end.target))}"
+
+
+def _write(
+    claim: Claim, number: int, end: Settlement, dialect: str, condition: str, params: Mapping[str, Any]
+) -> Plan[list[Any]]:
+    values: dict[str, Any] = {**params, "id": number, "target": end.target, "cost": end.cost}
+    due = ""
+    if end.target != "sent":
+        values["detail"] = clean(end.detail)
+    if end.delay is not None:
+        due = f" due_at = {after(dialect, 'delay')},"
+        values["delay"] = end.delay
+    if end.look_up is not None:
+        due += f" lookup_at = {after(dialect, 'look_up')},"
+        values["look_up"] = end.look_up
+    rows = yield Statement(
+        f"update fencing_outbox set state = :target, attempts = attempts + :cost,{due} lease_until = null, last_error ="
+        f" {'null' if end.target == 'sent' else ':detail'}, in_doubt = {'true' if end.in_doubt else 'false'},"
+        f" updated_at = clock.at from {clock(dialect)} where id = :id and {condition} returning id",
+        values,
+    )
+    return rows
 
 
 def _settle_recipients(number: int, end: Settlement, dialect: str) -> Plan[None]:
@@ -94,5 +193,16 @@ def _settle_recipients(number: int, end: Settlement, dialect: str) -> Plan[None]
         yield Statement(
             f"update fencing_outbox_recipient set state = :state, reply = :reply, updated_at = {now(dialect)}"
             f" where outbox_id = :id and address in {listed}",
-            {"state": state, "reply": reply, "id": number, **params},
+            {"state": state, "reply": clean(reply), "id": number, **params},
         )
+
+
+def release_plan(claim: Claim, numbers: Sequence[int], dialect: str) -> Plan[int]:
+    """Give rows back that were not begun; no attempt is counted. Returns how many were still held."""
+    rows = yield Statement(
+        f"update fencing_outbox set state = 'pending', lease_until = null, updated_at = clock.at from {clock(dialect)}"
+        f" where id {among(dialect, 'ids')} and state in {sql_list(sources('release', 'pending'))} and {MINE}"
+        " returning id",
+        {**claim.params(), "ids": ids(dialect, numbers)},
+    )
+    return len(rows)

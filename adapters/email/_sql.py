@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,6 +71,17 @@ def among(dialect: str, parameter: str) -> str:
 def ids(dialect: str, numbers: Iterable[int]) -> list[int] | str:
     """The value of a parameter of :func:`among`."""
     return list(numbers) if dialect == "postgresql" else json.dumps(list(numbers))
+
+
+def pairs(dialect: str, told: Mapping[int, str]) -> tuple[str, dict[str, Any]]:
+    """``told(id, reply)`` as a source of rows, and its parameters: one text however many there are."""
+    if dialect == "postgresql":
+        source = "unnest(cast(:numbers as bigint[]), cast(:replies as text[])) as told(id, reply)"
+        return source, {"numbers": list(told), "replies": list(told.values())}
+    source = (
+        "(select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as reply from json_each(:told)) as told"
+    )
+    return source, {"told": json.dumps(list(told.items()))}
 
 
 def clean(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Fate = Literal["sent", "deferred", "rejected", "uncertain"]
 """What became of one recipient: taken over by the server; refused for now; refused for good; not known."""
@@ -17,11 +17,16 @@ Fate = Literal["sent", "deferred", "rejected", "uncertain"]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message as it goes out: the envelope with the recipients still to be served, and the frozen bytes."""
+    """A message as it goes out: the envelope with the recipients still to be served, and the frozen bytes.
+
+    ``key`` names this sending to a provider that compares keys: 64 hexadecimal digits, the same each time that the
+    same bytes are handed over for the same recipients, and another one for every other message of every outbox.
+    """
 
     mail_from: str
     recipients: tuple[str, ...]
     message: bytes
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +39,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What is known after one hand-over: an answer for each recipient. ``free``: it was no fault of the message, so
-    no attempt is counted."""
+    """What is known after one hand-over: an answer for each recipient.
+
+    ``free``: it was no fault of the message, so no attempt is counted. ``held``: handing it over again would not end
+    the doubt, whatever the policy. ``retry_after``: seconds that the server asked for.
+    """
 
     answers: Mapping[str, Answer]
     free: bool = field(default=False, kw_only=True)
+    held: bool = field(default=False, kw_only=True)
+    retry_after: float | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """What a provider says about an earlier hand-over, and in which words. ``absent``: it never got the message."""
+
+    found: Literal["sent", "failed", "absent", "unknown"]
+    reply: str
 
 
 Gate = Callable[[Mapping[str, Answer]], None]
@@ -68,7 +86,13 @@ class Session(Protocol):
 
 
 class Transport(Protocol):
-    """Where messages go."""
+    """Where messages go.
+
+    A transport may have two more members, which policies use. ``key_window``: for how many seconds after a hand-over
+    its provider compares ``Outgoing.key``, so that the same message is not sent twice (``keyed``).
+    ``look_up(mail) -> LookUp``: what the provider knows about a message that may have been handed over
+    (``reconcile``).
+    """
 
     @property
     def name(self) -> str:
@@ -76,3 +100,15 @@ class Transport(Protocol):
 
     def session(self) -> Session:
         """A new session; nothing is opened yet."""
+
+
+def key_window(transport: Transport) -> float | None:
+    """For how long the transport's provider compares keys, in seconds; None if it does not."""
+    window: float | None = getattr(transport, "key_window", None)
+    return window
+
+
+def look_up_of(transport: Transport) -> Callable[[Outgoing], LookUp] | None:
+    """How the transport's provider is asked about a message, or None."""
+    function: Any = getattr(transport, "look_up", None)
+    return function if callable(function) else None

@@ -166,7 +166,7 @@ def test_a_requeue_of_a_dispatch_in_flight_ends_its_relays_hold(engine: Engine, 
     number = next(found.id for found in batch.rows if found.key == key)
     with engine.begin() as tx:
         OUTBOX.requeue(tx, key, **WHO)
-    assert not database.run(lambda dialect: dispatch_plan(claim, number, "d", {}, dialect))
+    assert database.run(lambda dialect: dispatch_plan(claim, {number: {}}, dialect)) == {number: "lost"}
     with engine.begin() as tx:  # the other rows of this module, taken along
         for found in batch.rows:
             if found.key != key:

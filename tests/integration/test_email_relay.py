@@ -536,13 +536,21 @@ def test_the_own_lease_is_looked_at_once_more_after_dispatching_was_committed(
     assert row(pg, "k")["attempts"] == 0
 
 
-def test_the_end_of_an_overtaken_hand_over_is_refused_and_kept_as_evidence(engine: Engine, smtp_sink: SmtpSink) -> None:
-    """While the server thinks, the row is found by another relay after its lease: nobody but a person decides now."""
+def test_the_end_of_an_overtaken_hand_over_is_evidence_about_it_and_about_no_other(
+    engine: Engine, smtp_sink: SmtpSink
+) -> None:
+    """While the server thinks, the row is found by another relay after its lease. What the first one learns ends the
+    doubt about its own hand-over; once a person had the message sent again, it changes nothing."""
 
     def overtake(exchange: Exchange) -> None:
         with engine.begin() as connection:
-            connection.execute(text("update fencing_outbox set lease_until = created_at"))
+            connection.execute(text("update fencing_outbox set lease_until = created_at where state = 'dispatching'"))
         assert relay(engine, smtp_sink).run_once() == RelayCounts(rescued=1)
+        assert state(engine, "k") == "uncertain" or state(engine, "other") == "uncertain"
+        if b"reader2" in exchange.data:
+            with engine.begin() as connection:
+                Outbox().requeue(connection, "other", actor="ann", reason="it is urgent")
+                connection.execute(text("update fencing_outbox set due_at = expires_at where key = 'other'"))
 
     smtp_sink.on_message = overtake
     put(engine, "k")
@@ -550,17 +558,25 @@ def test_the_end_of_an_overtaken_hand_over_is_refused_and_kept_as_evidence(engin
     forget = history.subscribe(events.append)
     counts = relay(engine, smtp_sink).run_once()
     forget()
-    assert counts == RelayCounts(claimed=1, lost=1)
-    assert (state(engine), len(smtp_sink.received)) == ("uncertain", 1)
+    assert counts == RelayCounts(claimed=1, lost=1, evidence=1)
+    assert (state(engine), len(smtp_sink.received)) == ("sent", 1)
+    assert (row(engine, "k")["attempts"], recipients(engine, "k")) == (1, {"reader1@example.org": "sent"})
     assert [(event.kind, event.outcome) for event in events] == [
         ("claim", "accepted"),
         ("rescue", "done"),
         ("send", "accepted"),
         ("settle", "lost"),
     ]
-    with engine.connect() as connection:
-        evidence = connection.execute(text("select detail from fencing_outbox_event order by id desc limit 1"))
-        assert "would have said sent" in evidence.scalar_one()
+    assert audit(engine, "k")[-2:] == [("rescue", "uncertain"), ("evidence", "sent")]
+
+    put(engine, "other", 2, expires_at=datetime(2999, 1, 1, tzinfo=UTC))
+    assert relay(engine, smtp_sink).run_once() == RelayCounts(claimed=1, lost=1)
+    assert (state(engine, "other"), row(engine, "other")["attempts"]) == ("pending", 0)
+    assert audit(engine, "other")[-2:] == [("requeue", "pending"), ("evidence", "late")]
+    with engine.begin() as connection:
+        Outbox().cancel(connection, "other", actor="ann", reason="no more")
+        act = Outbox().requeue(connection, "other", actor="ann", reason="after all")
+    assert "reported later: sent" in act.warning
 
 
 def test_a_partly_deferred_hand_over_that_was_lost_leaves_the_deferred_ones_pending(
@@ -572,17 +588,15 @@ def test_a_partly_deferred_hand_over_that_was_lost_leaves_the_deferred_ones_pend
         with engine.begin() as connection:
             connection.execute(text("update fencing_outbox set lease_until = created_at"))
         relay(engine, smtp_sink).run_once()
+        assert (state(engine), recipients(engine, "k")) == ("uncertain", expected)
 
+    expected = {"a@example.org": "uncertain", "b@example.org": "pending", "c@example.org": "failed"}
     smtp_sink.on_rcpt = lambda exchange: {"b@example.org": "450 later", "c@example.org": "550 no"}.get(exchange.rcpt)
     smtp_sink.on_message = overtake
     put(engine, "k", changes={"to": ["a@example.org", "b@example.org", "c@example.org"]})
     relay(engine, smtp_sink).run_once()
-    assert state(engine) == "uncertain"
-    assert recipients(engine, "k") == {
-        "a@example.org": "uncertain",
-        "b@example.org": "pending",
-        "c@example.org": "failed",
-    }
+    # The first relay's word: one got it, and the one that was deferred alone is served next.
+    assert (state(engine), recipients(engine, "k")) == ("pending", {**expected, "a@example.org": "sent"})
 
 
 # -- transports that fail

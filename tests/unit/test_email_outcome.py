@@ -1,10 +1,12 @@
 """What happens to a row after an attempt, and which changes of state there are at all."""
 
+from typing import Any
+
 import pytest
 
 from adapters.email import Answer, Backoff, Delivery
-from adapters.email._outcome import conclude
-from adapters.email._states import STATES, TRANSITIONS, sources, sql_list
+from adapters.email._outcome import Rules, conclude
+from adapters.email._states import FINISHED, STATES, TRANSITIONS, sources, sql_list
 
 BACKOFF = Backoff(attempts=3)
 
@@ -74,9 +76,60 @@ def test_sql_conditions_come_from_the_transitions() -> None:
         sources("rescue", "sent")
 
 
-def test_nothing_leaves_a_final_state_and_nothing_uncertain_is_sent_by_itself() -> None:
-    assert {change.source for change in TRANSITIONS} == {"pending", "claimed", "dispatching"}
-    assert {state for change in TRANSITIONS for state in (change.source, change.target)} <= set(STATES)
-    assert [change.target for change in TRANSITIONS if (change.verb, change.source) == ("rescue", "dispatching")] == [
-        "uncertain"
-    ]
+def test_only_people_leave_a_final_state_and_only_knowledge_ends_a_doubt() -> None:
+    assert {change.verb for change in TRANSITIONS if change.source in FINISHED} == {"requeue"}
+    assert {change.verb for change in TRANSITIONS if change.source == "uncertain"} == {
+        "evidence",
+        "look_up",
+        "resolve",
+        "requeue",
+    }
+    assert {state for change in TRANSITIONS for state in (change.source, change.target)} == set(STATES)
+
+
+@pytest.mark.parametrize(
+    ("rules", "target", "in_doubt"),
+    [
+        (Rules("hold"), "uncertain", True),
+        (Rules("resend"), "pending", True),
+        (Rules("keyed", key_window=1800), "pending", True),
+        (Rules("keyed"), "uncertain", True),  # a transport without keys
+        (Rules("reconcile", can_look_up=True), "uncertain", True),
+        (Rules("reconcile"), "uncertain", True),
+    ],
+)
+def test_the_policy_decides_about_what_nobody_knows(rules: Rules, target: str, in_doubt: bool) -> None:
+    doubt = Delivery({"a": Answer("uncertain", "no answer"), "b": Answer("deferred", "later")})
+    end = conclude(doubt, attempts=0, failed_before=False, backoff=BACKOFF, rules=rules)
+    assert (end.target, end.in_doubt) == (target, in_doubt)
+    assert (end.look_up is not None) == rules.looks_up
+    assert end.recipients["a"][0] == target
+    assert end.recipients["b"][0] == "pending"
+    # Not even a policy that sends again does so for ever, or where it would not help.
+    last = conclude(doubt, attempts=BACKOFF.attempts - 1, failed_before=False, backoff=BACKOFF, rules=rules)
+    held = conclude(Delivery(doubt.answers, held=True), attempts=0, failed_before=False, backoff=BACKOFF, rules=rules)
+    assert (last.target, held.target, held.look_up) == ("uncertain", "uncertain", None)
+
+
+def test_a_keyed_message_is_tried_again_while_the_provider_knows_its_key() -> None:
+    rules = Rules("keyed", key_window=80)
+    end = conclude(
+        Delivery({"a": Answer("uncertain", "?")}), attempts=0, failed_before=False, backoff=BACKOFF, rules=rules
+    )
+    assert end.delay == 10
+
+
+@pytest.mark.parametrize(
+    ("fate", "attempts", "target"),
+    [("sent", 0, "sent"), ("deferred", 0, "pending"), ("rejected", 0, "uncertain"), ("deferred", 99, "uncertain")],
+)
+def test_a_refusal_proves_nothing_about_an_earlier_hand_over(fate: Any, attempts: int, target: str) -> None:
+    end = conclude(
+        Delivery({"a": Answer(fate, "reply")}),
+        attempts=attempts,
+        failed_before=False,
+        backoff=BACKOFF,
+        rules=Rules("resend", in_doubt=True),
+    )
+    assert end.target == target
+    assert end.in_doubt == (target != "sent")

@@ -1,0 +1,223 @@
+"""Group commit: what several connections have to write at one moment goes into one transaction.
+
+Each message still commits `dispatching` under its token before its content, and how it ended after it. But while one
+commit waits for the disk, the words of the other connections collect, and the next commit takes all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from adapters._tx import Plan
+from adapters.email._claim import Claim
+from adapters.email._hold import Database
+from adapters.email._outcome import Settlement
+from adapters.email._settle import Gated, Settled, Through, dispatch_plan, is_plain, sent_plan, settle_plan
+from adapters.email._transport import Answer
+from fencing._lease import lease_clock
+from fencing.errors import OutcomeUnknownError
+
+_log = logging.getLogger(__name__)
+
+_LINGER = 0.05
+"""Seconds for which a known end waits for the next commit that is made anyway, before it gets one of its own."""
+
+_SETTLE_FOR = 600.0
+"""Seconds for which a known result is offered to a database that does not answer. Nobody can take the row over in
+that time either."""
+
+
+class _Claimed(Protocol):
+    claim: Claim
+
+
+T = TypeVar("T", bound=_Claimed)
+
+
+class _Gate:
+    """A hand-over that waits for its commit."""
+
+    def __init__(self, claim: Claim, number: int, refused: Mapping[str, Answer]) -> None:
+        self.claim = claim
+        self.number = number
+        self.refused = refused
+        self.answer: Gated | None = None
+        self.error: Exception | None = None
+
+
+@dataclass(eq=False, slots=True)
+class End:
+    """How a row ended, on its way into the database.
+
+    ``opened``: whether its content could leave. ``remaining``: seconds that the claim lasts. ``written`` is called
+    once with what became of it.
+    """
+
+    claim: Claim
+    number: int
+    settlement: Settlement
+    opened: bool
+    remaining: float
+    written: Callable[[Settled], None]
+    _over: float = field(init=False)
+    _give_up: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._over = lease_clock() + self.remaining
+        self._give_up = lease_clock() + max(self.remaining, _SETTLE_FOR)
+
+    def is_given_up(self, stopping: bool) -> bool:
+        """Whether it was offered for long enough; when the relay stops, for as long as the claim lasts."""
+        return lease_clock() > (self._over if stopping else self._give_up)
+
+
+class Commits:
+    """The writes of all connections of a relay."""
+
+    def __init__(self, database: Database, through: Through, stop: threading.Event) -> None:
+        self._database = database
+        self._through = through
+        self._stop = stop
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._gates: list[_Gate] = []
+        self._ends: list[End] = []
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def gate(self, claim: Claim, number: int, refused: Mapping[str, Answer]) -> Gated:
+        """Commit ``dispatching`` for the row; returns when that is on disk, or refused. Raises what the database
+        raised: then it may or may not have been committed, and nothing may be handed over."""
+        gate = _Gate(claim, number, refused)
+        with self._changed:
+            self._gates.append(gate)
+        with self._turn:
+            if gate.answer is None and gate.error is None:  # else another connection took it along
+                self._commit()
+        if gate.error is not None:
+            raise gate.error
+        assert gate.answer is not None
+        return gate.answer
+
+    def end(self, end: End) -> None:
+        """Hand in how a row ended. It is written with the next commit, or by itself a moment later."""
+        with self._changed:
+            self._ends.append(end)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._linger, name="outbox-settler", daemon=True)
+                self._thread.start()
+            elif len(self._ends) == 1:
+                self._changed.notify()
+
+    def flush(self) -> None:
+        """Write what was handed in so far, if the database takes it."""
+        with self._turn:
+            self._commit()
+
+    def close(self) -> None:
+        """End the thread. What is not written by then is lost to the audit, and its row will be uncertain."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        self.flush()
+
+    def _linger(self) -> None:
+        pause = _LINGER
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ends or self._closed)
+                if self._closed:
+                    return
+                seen = self._ends[0]
+                self._changed.wait_for(lambda: self._closed, pause)
+                left = bool(self._ends) and self._ends[0] is seen
+            if left:
+                self.flush()
+            with self._changed:
+                failed = bool(self._ends) and self._ends[0] is seen
+            pause = min(pause * 2, 5.0) if failed else _LINGER
+
+    def _commit(self) -> None:
+        with self._changed:
+            gates, self._gates = self._gates, []
+            ends, self._ends = self._ends, []
+        if not gates and not ends:
+            return
+        try:
+            settled, gated = self._database.run(lambda dialect: self._plan(ends, gates, dialect))
+        except Exception as exc:  # noqa: BLE001 - each waiting connection is told
+            for gate in gates:
+                gate.error = exc
+            self._one_by_one(ends, exc)
+            return
+        for gate in gates:
+            gate.answer = gated[gate.claim.token.value, gate.number]
+        for end in ends:
+            end.written(settled[end])
+
+    def _one_by_one(self, ends: list[End], exc: Exception) -> None:
+        """After a failure: an end that cannot be written must not keep the others from it."""
+        kept = []
+        for end in ends:
+            try:
+                settled, _ = self._database.run(lambda dialect, end=end: self._plan([end], [], dialect))  # type: ignore[misc]
+            except Exception as again:  # noqa: BLE001 - it is the only record of what happened: offered again
+                exc = again
+                kept.append(end)
+                if _gone(exc):
+                    kept += ends[ends.index(end) + 1 :]
+                    break
+            else:
+                end.written(settled[end])
+        for end in [end for end in kept if end.is_given_up(self._stop.is_set())]:
+            _log.error("outbox: the end of row %d (%s) was never written", end.number, end.settlement.target)
+            kept.remove(end)
+            end.written("lost")
+        if kept:
+            _log.warning("outbox: the end of %d rows could not be written, trying again: %s", len(kept), exc)
+            with self._changed:
+                self._ends[:0] = kept
+
+    def _plan(
+        self, ends: list[End], gates: list[_Gate], dialect: str
+    ) -> Plan[tuple[dict[End, Settled], dict[tuple[int, int], Gated]]]:
+        settled: dict[End, Settled] = {}
+        for token, some in _by_claim(ends).items():
+            plain = {end.number: end.settlement for end in some if end.opened and is_plain(end.settlement)}
+            written: set[int] = set()
+            if plain:
+                written = yield from sent_plan(some[0].claim, plain, dialect)
+            for end in some:
+                assert end.claim.token.value == token
+                settled[end] = (
+                    "done"
+                    if end.number in written
+                    else (yield from settle_plan(end.claim, end.number, end.settlement, dialect, opened=end.opened))
+                )
+        gated: dict[tuple[int, int], Gated] = {}
+        for token, waiting in _by_claim(gates).items():
+            rows = {gate.number: gate.refused for gate in waiting}
+            answers = yield from dispatch_plan(waiting[0].claim, rows, dialect, self._through)
+            gated.update({(token, number): answer for number, answer in answers.items()})
+        return settled, gated
+
+
+def _by_claim(waiting: list[T]) -> dict[int, list[T]]:
+    groups: dict[int, list[T]] = {}
+    for one in waiting:
+        groups.setdefault(one.claim.token.value, []).append(one)
+    return groups
+
+
+def _gone(exc: Exception) -> bool:
+    """Whether the database itself is away, so that asking it again at once is of no use."""
+    return isinstance(exc, OperationalError | InterfaceError | OutcomeUnknownError)
