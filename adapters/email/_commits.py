@@ -18,7 +18,7 @@ from adapters._tx import Plan
 from adapters.email._claim import Claim
 from adapters.email._hold import Database
 from adapters.email._outcome import Settlement
-from adapters.email._settle import Gated, Settled, Through, dispatch_plan, is_plain, sent_plan, settle_plan
+from adapters.email._settle import Gated, Settled, Through, dispatch_plan, group_plan, is_plain, sent_plan, settle_plan
 from adapters.email._transport import Answer
 from fencing._lease import lease_clock
 from fencing.errors import OutcomeUnknownError
@@ -150,6 +150,8 @@ class Commits:
         with self._changed:
             gates, self._gates = self._gates, []
             ends, self._ends = self._ends, []
+        if self._database.dialect == "postgresql":
+            gates, ends = self._at_once(gates, ends)
         if not gates and not ends:
             return
         try:
@@ -163,6 +165,42 @@ class Commits:
             gate.answer = gated[gate.claim.token.value, gate.number]
         for end in ends:
             end.written(settled[end])
+
+    def _at_once(self, gates: list[_Gate], ends: list[End]) -> tuple[list[_Gate], list[End]]:
+        """Write what is as usual, in one statement for each claim; returns the rest."""
+        plain = [end for end in ends if end.opened and is_plain(end.settlement)]
+        usual = [gate for gate in gates if not gate.refused]
+        rest = [gate for gate in gates if gate.refused], [end for end in ends if end not in plain]
+        written: dict[int, list[End]] = _by_claim(plain)
+        for token, waiting in _by_claim(usual).items():
+            some = {end.number: end for end in written.pop(token, [])}
+            ours = {gate.number: gate for gate in waiting}
+            self._write_at_once(waiting[0].claim, some, ours, rest)
+        for lone in written.values():
+            self._write_at_once(lone[0].claim, {end.number: end for end in lone}, {}, rest)
+        return rest
+
+    def _write_at_once(
+        self, claim: Claim, ends: dict[int, End], gates: dict[int, _Gate], rest: tuple[list[_Gate], list[End]]
+    ) -> None:
+        said = {number: end.settlement for number, end in ends.items()}
+        try:
+            written, opened = self._database.run_alone(lambda _: group_plan(claim, said, list(gates), self._through))
+        except Exception as exc:  # noqa: BLE001 - each waiting connection is told; ends are offered again
+            for gate in gates.values():
+                gate.error = exc
+            rest[1].extend(ends.values())
+            return
+        for number, gate in gates.items():
+            if number in opened:
+                gate.answer = "open"
+            else:
+                rest[0].append(gate)
+        for number, end in ends.items():
+            if number in written:
+                end.written("done")
+            else:
+                rest[1].append(end)
 
     def _one_by_one(self, ends: list[End], exc: Exception) -> None:
         """After a failure: an end that cannot be written must not keep the others from it."""

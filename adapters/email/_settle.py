@@ -114,6 +114,50 @@ def sent_plan(claim: Claim, ends: Mapping[int, Settlement], dialect: str) -> Pla
     return written
 
 
+def group_plan(
+    claim: Claim, ends: Mapping[int, Settlement], gates: Sequence[int], through: Through
+) -> Plan[tuple[set[int], set[int]]]:
+    """The writes of a busy moment as one statement of PostgreSQL: what :func:`sent_plan` does for ``ends``, and
+    :func:`dispatch_plan` for ``gates`` without refusals. One way to the server and one commit for all of them.
+
+    Returns the ids that were written and those that are open; of the others nothing was written. Zero rows mean that
+    every row was taken over. Locks the rows of the claim alone, which no other statement of this relay waits for.
+    Uses the primary keys.
+    """
+    told = {number: clean(next(iter(end.recipients.values()))[1]) for number, end in sorted(ends.items())}
+    source, params = pairs("postgresql", told)
+    after_lease = after("postgresql", "lease")
+    rows = yield Statement(
+        "with done as (update fencing_outbox set state = 'sent', attempts = attempts + 1, lease_until = null,"
+        " last_error = null, in_doubt = false, updated_at = (select clock_timestamp()) where id = any(cast(:ids as"
+        f" bigint[])) and state in {sql_list(sources('settle', 'sent'))} and {MINE} returning id),"
+        " served as (update fencing_outbox_recipient set state = 'sent', reply = told.reply,"
+        f" updated_at = (select clock_timestamp()) from {source} where outbox_id = any(cast(:ids as bigint[]))"
+        " and outbox_id = told.id and state = 'pending' and outbox_id in (select id from done)),"
+        " noted as (insert into fencing_outbox_event (outbox_id, at, kind, actor, token, dispatch, outcome, detail)"
+        " select told.id, (select clock_timestamp()), 'settle', :owner, :dispatch, :dispatch, 'sent', told.reply"
+        f" from {source} where told.id in (select id from done)),"
+        " opened as (update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
+        f" key_until = case when in_doubt then key_until else {after('postgresql', 'window')} end,"
+        f" lease_until = {after_lease}, updated_at = clock.at from {clock('postgresql', durable=True)}"
+        f" where id = any(cast(:gates as bigint[])) and state in {sql_list(sources('dispatch', 'dispatching'))}"
+        f" and {MINE} and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at))"
+        " returning id)"
+        " select id, true from done union all select id, false from opened",
+        {
+            **claim.params(),
+            **params,
+            "ids": list(told),
+            "gates": sorted(gates),
+            "dispatch": str(claim.token),
+            "transport": through.name,
+            "window": through.key_window,
+            "lease": claim.lease,
+        },
+    )
+    return {number for number, sent in rows if sent}, {number for number, sent in rows if not sent}
+
+
 def is_plain(end: Settlement) -> bool:
     """Whether :func:`sent_plan` can write it: sent to everybody with one answer."""
     return end.target == "sent" and end.cost == 1 and len({reply for _, reply in end.recipients.values()}) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import smtplib
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ CLOSING = 421
 BLOCK_BYTES = 65_536
 """Sent at a time, each with the timeout to itself (RFC 5321 §4.5.3.2.5): a slow line is no broken one."""
 
+_DOT = b".\r\n"
 _STUFF = re.compile(rb"(?m)^\.")
 
 
@@ -108,18 +110,23 @@ class Transaction:
 
     def _content(self) -> Delivery:
         smtp = self._smtp
-        stuffed = memoryview(_STUFF.sub(b"..", self._mail.message))
+        assert smtp.sock is not None
+        usual = smtp.sock.gettimeout()
+        stuffed = _STUFF.sub(b"..", self._mail.message)
+        # A write that fails did not hand over its last bytes. So on a plain connection the final dot goes with the
+        # last block, in one packet; through TLS, where a record may be under way all the same, it goes alone.
+        alone = isinstance(smtp.sock, ssl.SSLSocket)
+        content = memoryview(stuffed if alone else stuffed + _DOT)
         try:
-            for start in range(0, len(stuffed), BLOCK_BYTES):
-                smtp.send(stuffed[start : start + BLOCK_BYTES])
+            for start in range(0, len(content), BLOCK_BYTES):
+                smtp.send(content[start : start + BLOCK_BYTES])
         except OSError as exc:
             # The final dot was not written, and a server must not deliver without it (RFC 5321 §4.1.1.4).
             raise Broken(self._answers("deferred", f"the connection broke within the content: {exc}")) from exc
         try:
-            assert smtp.sock is not None
-            usual = smtp.sock.gettimeout()
             smtp.sock.settimeout(self._final_timeout)
-            smtp.send(b".\r\n")
+            if alone:
+                smtp.send(_DOT)
             reply = Reply.of(*smtp.getreply())
             smtp.sock.settimeout(usual)
         except OSError as exc:
