@@ -19,6 +19,7 @@ from scheduler._postgres import Claim, renew, rescue, settle
 from scheduler._sql import Statements
 from scheduler._states import Outcome, State
 from scheduler._store import Claimed, Rescued, Settled, Settlement
+from scheduler.testing._clock import put_clock
 from support.processes import PythonProcess
 from support.waiting import eventually
 
@@ -91,8 +92,8 @@ class Tables:
 
     def set_clock(self, expression: str) -> None:
         """From now on this expression is the scheduler's clock."""
-        body = f"select {expression}".replace("'", "''")
-        self.rows(f"create or replace function {{s}}.clock() returns timestamptz language sql volatile as '{body}'")
+        with self.connection.transaction():
+            put_clock(self.connection, self.schema, expression)
 
     def wait_for(self, number: int, status: str, timeout: float = 20) -> dict[str, Any]:
         """The job, once it is in this state."""
