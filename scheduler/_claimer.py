@@ -8,7 +8,7 @@ import time
 from fencing import Lease, Token, history
 from fencing._lease import lease_clock
 from scheduler._claim import room
-from scheduler._connect import Link
+from scheduler._connect import Connection, Link
 from scheduler._gate import BUSY, Gate
 from scheduler._held import Held, Work
 from scheduler._hooks import ClaimEvent
@@ -21,6 +21,19 @@ CONTENDED = 0.01
 
 GUARDED = 0.25
 """Seconds between two looks for exclusive jobs and queues with a limit while there are none."""
+
+
+SWEEP = 1.0
+"""Seconds between two sweeps, which begin at the front, while there is always something to claim."""
+
+SWEEP_SHARE = 20
+"""A sweep that old snapshots have made slow (:data:`SLOW_SWEEP`) takes at most one of so many parts of the time."""
+
+SLOW_SWEEP = 0.05
+"""Seconds from which on a sweep is slow."""
+
+LOOK_BACK = 1.0
+"""Seconds by which a claim after a rest begins earlier: whoever was enqueued first may have been committed last."""
 
 
 class Claimer:
@@ -50,6 +63,9 @@ class Claimer:
         self._shortest = min(task.lease for task in tasks.values())
         self._dry_at: int | None = None
         self._guarded_at = float("-inf")
+        self._swept_at = float("-inf")
+        self._sweep_pause = 0.0
+        self._full = False
 
     @property
     def dry(self) -> bool:
@@ -69,24 +85,39 @@ class Claimer:
         # database's.
         began, sent, settled = time.monotonic_ns(), lease_clock(), work.settled
         guarded = self._claim.waiting or sent - self._guarded_at >= GUARDED
+        sweep = sent - self._swept_at >= max(SWEEP, self._sweep_pause)
         with self._link.use("claim") as connection:
-            issuer, jobs = self._claim(connection, wanted, guarded=guarded)
-            if not jobs and not guarded:
-                # What the plain claim passed over is looked for before the worker rests.
-                guarded = True
-                issuer, jobs = self._claim(connection, wanted)
-        if guarded:
-            self._guarded_at = sent
+            issuer, jobs = self._claim_some(connection, wanted, guarded or sweep, sweep)
+            if not jobs and not sweep and lease_clock() - self._swept_at >= self._sweep_pause:
+                # What that passed over is looked for before the worker rests.
+                sweep = True
+                issuer, jobs = self._claim_some(connection, wanted, True, True)
         again = self._claim.again
+        self._full = len(jobs) == wanted
         self._hand_over([self._hold(issuer, began, sent, claimed) for claimed in jobs])
         resting = not jobs and not again
         wait = self._look() if resting or self._gate.due else self._poll
-        self._dry_at = settled if resting and wait > BUSY else None
-        if len(jobs) == wanted:
+        self._dry_at = settled if sweep and resting and wait > BUSY else None
+        if self._full:
             return 0
         if again:
             return min(wait, random.uniform(0, CONTENDED))
-        return min(wait, self._poll if guarded else GUARDED)
+        return wait if sweep else min(wait, max(GUARDED, self._sweep_pause))
+
+    def sweep_soon(self) -> None:
+        """Begin the next claim at the front: something was put back there."""
+        self._swept_at = float("-inf")
+
+    def _claim_some(self, connection: Connection, wanted: int, guarded: bool, sweep: bool) -> tuple[str, list[Claimed]]:
+        began = lease_clock()
+        found = self._claim(connection, wanted, guarded=guarded, sweep=sweep, back=0.0 if self._full else LOOK_BACK)
+        if guarded:
+            self._guarded_at = began
+        if sweep:
+            self._swept_at = lease_clock()
+            took = self._swept_at - began
+            self._sweep_pause = took * SWEEP_SHARE if took >= SLOW_SWEEP else 0.0
+        return found
 
     def _look(self) -> float:
         """Let the gate decide; return the seconds until the next claim: 0 where that may find something now."""

@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 from fencing import Token
 from scheduler._connect import Connection
 from scheduler._issuer import ensure_current
+from scheduler._lanes import Lanes
 from scheduler._sql import Statements
 from scheduler._store import Claimed, Rescued, Revoked, Settled, Settlement, Taken
 from scheduler.errors import IssuerError, NotMigratedError
@@ -34,39 +35,50 @@ class Claim:
         self._statements = statements
         self._plain = statements.claim(guarded=False)
         self._guarded = statements.claim(guarded=True)
+        self._lanes = Lanes(queues, list(leases))
         self._fixed = {
             "owner": owner,
-            "queues": list(queues),
             "tasks": list(leases),
             "leases": [float(seconds) for seconds in leases.values()],
         }
+        self._guard = {"queues": list(queues), "values": self.VALUES}
         self._after = ""
+        # Where others have locked what is first, a claim looks further, up to so many batches.
+        self._wider = 1
         self.waiting = True
         """Whether there were exclusive jobs or queues with a limit when that was last looked at."""
         self.again = False
         """Whether the last claim could not see everything that it may take: another one at once may find more."""
 
-    def __call__(self, connection: Connection, batch: int, *, guarded: bool = True) -> tuple[str, list[Claimed]]:
+    def __call__(
+        self, connection: Connection, batch: int, *, guarded: bool = True, sweep: bool = True, back: float = 0.0
+    ) -> tuple[str, list[Claimed]]:
         """Return the issuer's name and up to ``batch`` jobs, their tokens rising.
 
         The tokens are durable when this returns. Without ``guarded``, exclusive jobs and queues with a limit are
-        passed over.
+        passed over. Without ``sweep``, it begins where the last claim ended, or ``back`` seconds before now.
         """
-        parameters = {**self._fixed, "batch": batch}
+        if sweep:
+            self._lanes.found(connection.execute(self._statements["lanes"], self._lanes.search()))
+        parameters = {**self._fixed, "batch": batch, "peek": batch * self._wider, "back": back}
+        parameters |= self._lanes.parameters(bounded=not sweep)
         text = self._plain
         if guarded:
             text = self._guarded
-            parameters |= {"after": self._after, "values": self.VALUES}
+            parameters |= {**self._guard, "after": self._after}
         for _ in range(3):
             rows = connection.execute(text, parameters).fetchall()
             if not rows:
                 raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
-            current, issuer, contended, waiting, last = rows[0][:5]
+            current, issuer, met_others, contended, waiting, last = rows[0][:6]
             if current:
-                self.again = contended or last is not None
+                self._wider = min(self._wider * 2, 16) if met_others else 1
+                self.again = met_others or contended or last is not None
                 if guarded:
                     self.waiting, self._after = waiting, last or ""
-                return issuer, [Claimed._make(row[5:]) for row in rows if row[5] is not None]
+                jobs = [Claimed._make(row[6:]) for row in rows if row[6] is not None]
+                self._lanes.claimed(jobs, swept_all=sweep and len(jobs) == batch)
+                return issuer, jobs
             ensure_current(connection, self._statements)
         raise _restless()
 

@@ -86,7 +86,7 @@ class Worker:
         self._settler = Settler(self._link("settle"), statements, self.work, owner, self._claims.wake)
         self._settles = Loop("settler", self._settler.run_once, 0)
         self._materialiser = Materialiser(self._link("materialise"), statements, owner)
-        self._rescuer = Rescuer(self._link("rescue"), statements, queues, list(tasks), self.work, self._claims.wake)
+        self._rescuer = Rescuer(self._link("rescue"), statements, queues, list(tasks), self.work, self._rescued)
         raiser = Raiser(self._link("raise"), statements, tasks, self._async.wait_for)
         self._raises = Loop("raiser", raiser.run_once, SWEEP)
         self._listener = Listener(
@@ -136,6 +136,10 @@ class Worker:
             self.work.doubted.add(token)
             self._beats.wake()
         self._raises.wake()
+
+    def _rescued(self) -> None:
+        self._claimer.sweep_soon()
+        self._claims.wake()
 
     def _link(self, role: str) -> Link:
         link = Link(self._database, role)

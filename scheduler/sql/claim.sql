@@ -3,7 +3,7 @@
 -- Rows: always at least one, with the issuer's name, whether its identity is the live one, and what the guarded form has to say. A row whose
 --   id is null means: nothing due (or everything due is being claimed by others). No row at all: the issuer was never installed.
 -- Locks: the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
--- Index: job_ready, one range per queue and task (see claim_arm.sql); then job_pkey.
+-- Index: job_ready, one range per queue, task and priority (see claim_arm.sql); then job_pkey.
 -- An array, not a join, drives the update: it is an index condition on the primary key whatever the statistics say. A join turned around
 -- where they said that the table is empty.
 -- Tokens are drawn after the rows are locked and in run order, so that within a batch they rise as the jobs will run.
@@ -11,8 +11,32 @@ with instant as materialized (select {schema}.clock() as now),
 live as materialized (
     select name, lineage, identity = {schema}.identity() as ok from {schema}.issuer
 ),
-pair as materialized (
-    select queue, task from unnest(%(queues)s::text[]) q(queue), unnest(%(tasks)s::text[]) t(task) where (select ok from live)
+lane as materialized (
+    -- The bounds go back so far (%(back)s seconds) where a job may have been committed after others that were enqueued later.
+    select l.number, l.queue, l.task, l.priority,
+        case when l.due_at is null then '-infinity' else least(l.due_at, (select now from instant) - make_interval(secs => %(back)s)) end as due_at,
+        case when l.due_at <= (select now from instant) - make_interval(secs => %(back)s) then l.id else 0 end as id
+    from unnest(
+        %(lane_queues)s::text[], %(lane_tasks)s::text[], %(lane_priorities)s::int[], %(lane_dues)s::timestamptz[], %(lane_ids)s::bigint[]
+    ) with ordinality l(queue, task, priority, due_at, id, number)
+    where (select ok from live) and l.queue <> all(array(select name from {schema}.queue where max_running is not null))
+),
+quota as materialized (
+    select number, count(*) as most
+    from (
+        select l.number
+        from lane l cross join lateral (
+            select j.id, j.due_at from {schema}.job j
+            where j.status = 'ready' and j.exclusive is null and j.queue = l.queue and j.task = l.task and j.priority = l.priority
+                and (j.due_at, j.id) >= (l.due_at, l.id) and j.due_at <= (select now from instant)
+            order by j.due_at, j.id
+            limit %(peek)s
+        ) a
+        where (select count(*) from lane) > 1
+        order by l.priority desc, a.due_at, a.id
+        limit %(peek)s
+    ) first
+    group by number
 ),
 {guarded}
 picked as materialized (
@@ -40,6 +64,7 @@ claimed as (
     returning j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
         j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag
 )
-select l.ok, l.name as issuer, {guarded_says}, c.*
+select l.ok, l.name as issuer, coalesce((select sum(most) from quota) > cardinality((select ids from picked)), false) as met_others,
+    {guarded_says}, c.*
 from live l left join claimed c on true
 order by c.token

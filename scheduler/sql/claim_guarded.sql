@@ -7,6 +7,9 @@
 -- to go on, so that a million jobs that have to wait hide nothing.
 -- Rows: guarded (id, priority, due_at): locked, to be claimed. Locks: rows of slot, then of job; all skipped if others hold them.
 -- Index: job_exclusive, job_exclusive_live, job_ready, job_leased; slot_pkey, job_pkey.
+pair as materialized (
+    select queue, task from unnest(%(queues)s::text[]) q(queue), unnest(%(tasks)s::text[]) t(task) where (select ok from live)
+),
 walked as materialized (
     with recursive step as (
         select p.queue, p.task, 1 as number, (

@@ -11,6 +11,7 @@ import pytest
 from support.jobs import Hand, Tables, completed, ended, installed
 
 from scheduler._connect import Connection, Database
+from scheduler._lanes import Lanes
 from scheduler._sql import Statements
 from scheduler.console.embedded import Postgres
 
@@ -177,7 +178,12 @@ def test_the_claim_reads_one_range_for_each_task_in_order_and_the_rows_it_takes(
     full: Tables, statistics: str, hand: Hand
 ) -> None:
     assert len(hand.claim(BATCH)) == BATCH
-    (plan,) = plans_of(hand.on("claim")).values()
+    plans = plans_of(hand.on("claim"))
+    (plan,) = [plan for statement, plan in plans.items() if "update" in statement]
+    (look,) = [plan for statement, plan in plans.items() if "update" not in statement]
+    on_indexes(look, {"job_ready": "queue task priority"})
+    ordinary_ranges = [node for node in scans(plan) if ">= ROW(" in node.get("Index Cond", "")]
+    assert len(ordinary_ranges) == 2, "each lane begins at its bound: once to count, once to lock"
     on_indexes(
         plan,
         {
@@ -206,7 +212,10 @@ def test_a_claim_reads_no_more_rows_than_it_takes_however_many_it_cannot_run(
     hand = Hand(full.dsn, tasks)
     text = hand.statements.claim(guarded=guarded)
     values = {"owner": "x", "queues": ["default"], "tasks": list(tasks), "leases": list(tasks.values()), "batch": BATCH}
-    values |= {"after": "", "values": 200}
+    values |= {"after": "", "values": 200, "back": 0.0, "peek": BATCH}
+    lanes = Lanes(["default"], list(tasks))
+    lanes.found(("default", task, priority) for task in tasks for priority in (2, 1, 0))
+    values |= lanes.parameters(bounded=True)
     connection = hand.on("claim")
     with connection.transaction(force_rollback=True):
         explained = connection.execute(f"explain (analyze, format json, verbose) {text}".encode(), values).fetchall()
@@ -215,7 +224,7 @@ def test_a_claim_reads_no_more_rows_than_it_takes_however_many_it_cannot_run(
         node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
         for node in scans(explained[0][0][0]["Plan"])
     )
-    assert read <= 3 * BATCH, "in the range, in the key's index, in the table"
+    assert read <= 5 * BATCH, "in the ranges of three priorities to count, in the ranges to lock, in the key's index"
 
 
 def test_settling_looks_up_each_job_by_its_key(full: Tables, statistics: str, hand: Hand) -> None:

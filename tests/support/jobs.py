@@ -176,8 +176,8 @@ class Hand:
             self._connections[role] = self._database.connect(role)
         return self._connections[role]
 
-    def claim(self, most: int = 100, *, guarded: bool = True) -> list[Claimed]:
-        return self._claim(self.on("claim"), most, guarded=guarded)[1]
+    def claim(self, most: int = 100, **options: Any) -> list[Claimed]:
+        return self._claim(self.on("claim"), most, **options)[1]
 
     @property
     def looks_again(self) -> bool:

@@ -1,0 +1,76 @@
+"""Where a worker's claim begins to read: a bound for each queue, task and priority, moved by what was claimed. Pure.
+
+Rows that were claimed leave entries in the index that stay there while anybody holds an old snapshot. A claim that
+began at the front would pass over all of them, each time. The bounds are a hint and no more: jobs may come to lie
+behind one (committed late, given back, replayed). A sweep finds these, for it begins at the front, and it looks for
+new priorities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from scheduler._store import Claimed
+
+PRIORITIES = 64
+"""How many priorities of one task in one queue a sweep looks for."""
+
+_ABOVE_ALL = 2**31
+_Lane = tuple[str, str, int]
+
+
+class Lanes:
+    """The ranges of the index that a worker's claims read."""
+
+    def __init__(self, queues: Sequence[str], tasks: Sequence[str]) -> None:
+        self._lanes: dict[_Lane, tuple[datetime, int] | None] = {
+            (queue, task, 0): None for queue in queues for task in tasks
+        }
+        # Where the next look for priorities goes on, of those that have more than one look finds.
+        self._below = {(queue, task): _ABOVE_ALL for queue in queues for task in tasks}
+
+    def parameters(self, *, bounded: bool) -> dict[str, Any]:
+        """The lanes as the claim takes them; without bounds for a sweep."""
+        bounds = [bound if bounded else None for bound in self._lanes.values()]
+        return {
+            "lane_queues": [lane[0] for lane in self._lanes],
+            "lane_tasks": [lane[1] for lane in self._lanes],
+            "lane_priorities": [lane[2] for lane in self._lanes],
+            "lane_dues": [bound and bound[0] for bound in bounds],
+            "lane_ids": [bound and bound[1] for bound in bounds],
+        }
+
+    def search(self) -> dict[str, Any]:
+        """What the next look for priorities asks."""
+        return {
+            "queues": [queue for queue, _ in self._below],
+            "tasks": [task for _, task in self._below],
+            "belows": list(self._below.values()),
+            "most": PRIORITIES,
+        }
+
+    def found(self, rows: Iterable[tuple[str, str, int]]) -> None:
+        """Take what a look for priorities found, the higher ones of a task first."""
+        counts = dict.fromkeys(self._below, 0)
+        lowest = dict(self._below)
+        for queue, task, priority in rows:
+            self._lanes.setdefault((queue, task, priority), None)
+            counts[queue, task] += 1
+            lowest[queue, task] = priority
+        self._below = {pair: lowest[pair] if counts[pair] == PRIORITIES else _ABOVE_ALL for pair in self._below}
+
+    def claimed(self, jobs: Iterable[Claimed], *, swept_all: bool) -> None:
+        """Move the bounds to what was claimed last, ``jobs`` in the order of their tokens.
+
+        ``swept_all``: a sweep that filled its batch. It may have left more behind the bounds, so they go back to where
+        it ended.
+        """
+        for job in jobs:
+            lane = (job.queue, job.task, job.priority)
+            if lane not in self._lanes:
+                continue  # of a queue with a limit, or exclusive: these are not read by lanes
+            reached, bound = (job.due_at, job.id), self._lanes[lane]
+            if swept_all or bound is None or bound < reached:
+                self._lanes[lane] = reached

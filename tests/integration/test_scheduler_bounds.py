@@ -1,0 +1,181 @@
+"""A claim begins where the last one ended; whatever comes to lie before that is found, at no growing cost."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from support.jobs import Hand, Tables, Working, ended, installed_beside
+from support.waiting import eventually
+
+from scheduler import Job, Scheduler
+from scheduler._lanes import PRIORITIES, Lanes
+from scheduler._store import Claimed
+from scheduler.console.embedded import Postgres
+
+LEASE = 30.0
+PAST = datetime.now(UTC) - timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> Iterator[str]:
+    yield postgres.create_database("scheduler_bounds")
+    postgres.drop_database("scheduler_bounds")
+
+
+@pytest.fixture
+def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
+    with installed_beside(database) as (app, tables):
+        app.task("work", lease=LEASE)(print)
+        app.task("other", lease=LEASE)(print)
+        yield app, tables
+
+
+@pytest.fixture
+def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
+    return ground[0]
+
+
+@pytest.fixture
+def tables(ground: tuple[Scheduler, Tables]) -> Tables:
+    return ground[1]
+
+
+@pytest.fixture
+def hand(tables: Tables) -> Iterator[Hand]:
+    one = Hand(tables.dsn, {"work": LEASE}, schema=tables.schema)
+    yield one
+    one.close()
+
+
+def test_a_claim_begins_where_the_last_one_ended_and_a_sweep_at_the_front(app: Scheduler, hand: Hand) -> None:
+    app.enqueue_many("work", [1, 2, 3])
+    assert [job.args for job in hand.claim(2)] == [1, 2]
+    app.enqueue("work", 0, due_at=PAST)
+    assert [job.args for job in hand.claim(sweep=False)] == [3], "the bound is believed: this is what it saves"
+    assert [job.args for job in hand.claim(sweep=True)] == [0]
+
+
+def test_a_claim_after_a_rest_looks_back_for_what_was_committed_late(
+    app: Scheduler, tables: Tables, hand: Hand
+) -> None:
+    with psycopg.connect(tables.dsn) as late:
+        app.enqueue("work", "late", connection=late)
+        app.enqueue("work", "early")
+        assert [job.args for job in hand.claim()] == ["early"]
+        late.commit()
+    assert hand.claim(sweep=False) == []
+    assert [job.args for job in hand.claim(sweep=False, back=60.0)] == ["late"]
+
+
+@pytest.mark.parametrize("how", ["returned", "rescued", "replayed", "higher priority", "lower priority"])
+def test_what_comes_to_lie_before_the_bound_is_found_by_the_next_sweep(
+    app: Scheduler, tables: Tables, hand: Hand, how: str
+) -> None:
+    app.enqueue_many("work", [1, 2, 3])
+    first, *rest = hand.claim()
+    for job in rest:
+        hand.complete(job)
+    if how == "returned":
+        hand.settle(ended(first, "ready", "returned"))
+    elif how == "rescued":
+        tables.move_clock(LEASE + 1)
+        hand.rescue()
+    elif how == "replayed":
+        hand.settle(ended(first, "dead", "dead"))
+        app.replay(first.id, reason="a test")
+    else:
+        app.enqueue("work", 1, due_at=PAST, priority=7 if how == "higher priority" else -7)
+    assert [job.args for job in hand.claim()] == [1]
+
+
+def test_a_sweep_that_filled_its_batch_leaves_nothing_behind_the_bound(app: Scheduler, hand: Hand) -> None:
+    app.enqueue_many("work", range(3))
+    assert len(hand.claim()) == 3
+    app.enqueue_many("work", range(10, 30), due_at=PAST)
+    assert [job.args for job in hand.claim(5)] == list(range(10, 15))
+    assert [job.args for _ in range(3) for job in hand.claim(5, sweep=False)] == list(range(15, 30))
+
+
+def test_more_priorities_than_one_look_finds_are_found_by_the_next_ones(app: Scheduler, hand: Hand) -> None:
+    priorities = list(range(2 * PRIORITIES + 10, 0, -1))
+    for priority in priorities:
+        app.enqueue("work", priority, priority=priority)
+    assert [job.args for _ in range(3) for job in hand.claim(PRIORITIES)] == priorities[: 3 * PRIORITIES]
+
+
+def test_a_claim_locks_no_more_than_it_takes_however_many_lanes_have_something(app: Scheduler, tables: Tables) -> None:
+    for priority in (0, 1):
+        for task in ("work", "other"):
+            app.enqueue_many(task, [task] * 5, priority=priority)
+    hand, beside = (Hand(tables.dsn, {"work": LEASE, "other": LEASE}, schema=tables.schema) for _ in range(2))
+    with hand.on("claim").transaction():
+        mine = hand.claim(6)
+        yours = beside.claim(10)
+        assert beside.looks_again, "it has met the other one"
+        yours += beside.claim(10)
+    assert [job.priority for job in mine] == [1] * 6
+    assert [job.priority for job in yours] == [1] * 4 + [0] * 10, "what one claim did not take, another did"
+    hand.close()
+    beside.close()
+
+
+def test_a_claim_reads_no_entry_of_what_was_claimed_before_while_an_old_snapshot_is_held(
+    app: Scheduler, tables: Tables, hand: Hand
+) -> None:
+    app.enqueue_many("work", range(900), due_at=PAST)
+    statements = hand.statements
+    pages: dict[bool, list[int]] = {True: [], False: []}
+    with psycopg.connect(tables.dsn) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select 1")
+        lanes = Lanes(["default"], ["work"])
+        for _ in range(8):
+            lanes.claimed(hand.claim(100, sweep=False), swept_all=False)
+            for bounded in (True, False):
+                values = {"owner": "x", "tasks": ["work"], "leases": [1.0], "batch": 1, "peek": 1, "back": 0.0}
+                values |= lanes.parameters(bounded=bounded)
+                text = f"explain (analyze, buffers, format json) {statements.claim(guarded=False)}".encode()
+                with hand.on("rescue").transaction(force_rollback=True):
+                    plan = hand.on("rescue").execute(text, values, prepare=False).fetchall()[0][0][0]["Plan"]
+                pages[bounded].append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    # The first one warms the caches.
+    assert pages[True][-1] <= pages[True][1] + 4, f"pages read by one claim after another: {pages}"
+    assert pages[False][-1] >= pages[False][1] + 10, f"the front is not what it was taken for: {pages}"
+
+
+def test_a_worker_finds_a_late_commit_and_a_new_priority_within_seconds(app: Scheduler, tables: Tables) -> None:
+    ran: list[object] = []
+
+    @app.task("note")
+    def note(job: Job) -> None:
+        ran.append(job.args)
+
+    with psycopg.connect(tables.dsn) as late, Working(app, concurrency=1):
+        app.enqueue("note", "late", connection=late)
+        for number in range(5):
+            app.enqueue("note", number)
+        eventually(lambda: len(ran) == 5, "the others ran")
+        late.commit()
+        app.enqueue("note", "urgent", priority=3, due_at=PAST)
+        eventually(lambda: len(ran) == 7, "both were found", 10)
+
+
+def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_by_a_claim() -> None:
+    lanes = Lanes(["q"], ["a", "b"])
+    lanes.found([("q", "a", 5), ("q", "a", 0)])
+
+    def claimed(task: str, priority: int, minute: int, number: int) -> Claimed:
+        due = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+        return Claimed(number, 1, "l", task, "q", None, priority, due, 1, 1, 0, None, None, None, 0.0)
+
+    lanes.claimed([claimed("a", 0, 5, 7), claimed("a", 0, 3, 9), claimed("b", 1, 1, 1)], swept_all=False)
+    bounds = lanes.parameters(bounded=True)
+    assert list(zip(bounds["lane_tasks"], bounds["lane_priorities"], bounds["lane_ids"], strict=True)) == [
+        ("a", 0, 7),
+        ("b", 0, None),
+        ("a", 5, None),
+    ]
+    assert set(lanes.parameters(bounded=False)["lane_ids"]) == {None}
+    lanes.claimed([claimed("a", 0, 2, 3)], swept_all=True)
+    assert lanes.parameters(bounded=True)["lane_ids"][0] == 3
