@@ -9,13 +9,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self, cast
 from weakref import WeakSet
 
-from fencing import Lease
 from fencing.errors import FencingError
 from scheduler import _migrate
 from scheduler._acts import Ending, Outside, checked_reason, end_one
@@ -32,7 +31,7 @@ from scheduler._enqueue import (
 from scheduler._held import Counts
 from scheduler._hooks import E, EnqueueEvent, Hooks
 from scheduler._job import Enqueued, Job
-from scheduler._leases import Leases
+from scheduler._leases import Hold, Leases
 from scheduler._loop import log
 from scheduler._measure import MAX_WINDOW, measure
 from scheduler._measures import Measures
@@ -346,8 +345,9 @@ class Scheduler(ScheduleFace):
             tasks=self._tasks,
         )
 
-    def lease(self, name: str, *, ttl: float, wait: float = 0) -> AbstractContextManager[Lease]:
-        """Hold the named lease for the ``with`` block, renewed in the background, released by its token at the end.
+    def lease(self, name: str, *, ttl: float, wait: float = 0) -> Hold:
+        """Hold the named lease for the ``with`` or ``async with`` block, renewed in the background, released by its
+        token at the end.
 
         For work that another scheduler starts (Celery, cron, Kubernetes): ``fenced_write()`` inside takes its token
         by itself. ``ttl``: seconds after which it runs out once this process no longer renews it. ``wait``: seconds

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from fencing import Lease, Token, history
 from fencing._lease import holding, lease_clock
@@ -41,42 +40,30 @@ class Leases:
         self._lock = threading.Lock()
         self._loops: list[Loop] = []
 
-    @contextmanager
-    def hold(self, name: str, ttl: float, wait: float) -> Iterator[Lease]:
-        """Acquire, renew in the background, release by token."""
+    def hold(self, name: str, ttl: float, wait: float) -> Hold:
+        """Return what acquires the lease when it is entered. Bad input is refused here."""
         check_name("lease", name)
         for what, value, least in (("ttl", ttl, MIN_LEASE), ("wait", wait, 0.0)):
             if not isinstance(value, int | float) or not math.isfinite(value) or not least <= value <= MAX_LEASE:
                 raise ValueError(
                     f"lease {name!r}: {what}= is a number of seconds from {least} to {MAX_LEASE:.0f}, not {value!r}"
                 )
-        lease = self._acquire(name, float(ttl), wait)
-        self._keep(lease, float(ttl))
-        try:
-            with holding(lease):
-                yield lease
-        finally:
-            lease.end("released")
-            self._release(lease)
+        return Hold(self, name, float(ttl), float(wait))
 
-    def _acquire(self, name: str, ttl: float, wait: float) -> Lease:
-        give_up = time.monotonic() + wait
-        while True:
-            began, sent = time.monotonic_ns(), lease_clock()
-            with self._asking.use(f"acquire the lease {name!r}") as connection:
-                taken = acquire_lease(connection, self._statements, self._owner, name, ttl)
-            if taken.token is not None and taken.lineage is not None:
-                token = Token(taken.token, taken.issuer, taken.lineage)
-                if history.recording():
-                    one = (f"lease/{name}",)
-                    history.emit(history.Event("claim", "done", self._owner, "scheduler", one, str(token), began=began))
-                return Lease(token, name, self._owner, deadline=sent + ttl)
-            left = give_up - time.monotonic()
-            if left <= 0:
-                raise _unavailable(name, taken)
-            # Until it runs out if that is soon, else short: the holder may release it at any time.
-            pause = min(0.25, max(taken.free_in or 0.0, 0.01)) * random.uniform(0.5, 1.0)
-            time.sleep(min(pause, left))
+    def acquire(self, name: str, ttl: float) -> Lease | Taken:
+        """Try once; return the lease, renewed from now on, or who has it."""
+        began, sent = time.monotonic_ns(), lease_clock()
+        with self._asking.use(f"acquire the lease {name!r}") as connection:
+            taken = acquire_lease(connection, self._statements, self._owner, name, ttl)
+        if taken.token is None or taken.lineage is None:
+            return taken
+        token = Token(taken.token, taken.issuer, taken.lineage)
+        if history.recording():
+            one = (f"lease/{name}",)
+            history.emit(history.Event("claim", "done", self._owner, "scheduler", one, str(token), began=began))
+        lease = Lease(token, name, self._owner, deadline=sent + ttl)
+        self._keep(lease, ttl)
+        return lease
 
     def _keep(self, lease: Lease, ttl: float) -> None:
         with self._lock:
@@ -121,7 +108,9 @@ class Leases:
                 self._forget(lease)
         return None
 
-    def _release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> None:
+        """Give the lease back by its token. An error leaves it to run out."""
+        lease.end("released")
         self._forget(lease)
         try:
             began = time.monotonic_ns()
@@ -155,6 +144,105 @@ class Leases:
             loop.stop(timeout=5)
         self._asking.close()
         self._renewing.close()
+
+
+class Hold:
+    """One block that holds a named lease: ``with`` or ``async with``.
+
+    In the asynchronous form each question to the database is asked on a thread, and the wait between two of them is the
+    loop's: neither a lease that is waited for nor a slow database stops the other tasks. The lease is renewed on a
+    thread of its own in both.
+    """
+
+    def __init__(self, leases: Leases, name: str, ttl: float, wait: float) -> None:
+        self._leases = leases
+        self._name = name
+        self._ttl = ttl
+        self._wait = wait
+        self._lease: Lease | None = None
+        self._holding: holding | None = None
+
+    def __enter__(self) -> Lease:
+        self._refuse_twice()
+        give_up = time.monotonic() + self._wait
+        while not isinstance(answer := self._leases.acquire(self._name, self._ttl), Lease):
+            time.sleep(_pause(self._name, answer, give_up))
+        return self._begin(answer)
+
+    def __exit__(self, *_: object) -> None:
+        self._leases.release(self._end())
+
+    async def __aenter__(self) -> Lease:
+        self._refuse_twice()
+        give_up = time.monotonic() + self._wait
+        while not isinstance(answer := await self._acquire(), Lease):
+            await asyncio.sleep(_pause(self._name, answer, give_up))
+        return self._begin(answer)
+
+    async def __aexit__(self, *_: object) -> None:
+        # A task that is cancelled here must not leave the lease to be renewed for ever.
+        await asyncio.shield(asyncio.to_thread(self._leases.release, self._end()))
+
+    async def _acquire(self) -> Lease | Taken:
+        asked = _Asked(self._leases, self._name, self._ttl)
+        try:
+            return await asyncio.to_thread(asked.ask)
+        except asyncio.CancelledError:
+            asked.abandon()
+            raise
+
+    def _refuse_twice(self) -> None:
+        if self._lease is not None:
+            raise RuntimeError(f"the lease {self._name!r} is held through this already: call lease() for each block")
+
+    def _begin(self, lease: Lease) -> Lease:
+        self._lease, self._holding = lease, holding(lease)
+        return self._holding.__enter__()
+
+    def _end(self) -> Lease:
+        lease, inside = self._lease, self._holding
+        assert lease is not None
+        assert inside is not None
+        self._lease = self._holding = None
+        inside.__exit__(None, None, None)
+        # At once, whatever the release takes: nothing may be written under it from here on.
+        lease.end("released")
+        return lease
+
+
+class _Asked:
+    """One question on a thread, whose asker may be cancelled before the answer comes: then nobody keeps the lease."""
+
+    def __init__(self, leases: Leases, name: str, ttl: float) -> None:
+        self._leases = leases
+        self._name = name
+        self._ttl = ttl
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self._answer: Lease | Taken | None = None
+
+    def ask(self) -> Lease | Taken:
+        answer = self._leases.acquire(self._name, self._ttl)
+        with self._lock:
+            self._answer, abandoned = answer, self._abandoned
+        if abandoned and isinstance(answer, Lease):
+            self._leases.release(answer)
+        return answer
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._abandoned, answer = True, self._answer
+        if isinstance(answer, Lease):  # it came in the same moment
+            threading.Thread(target=self._leases.release, args=(answer,), name="fencing-lease-release").start()
+
+
+def _pause(name: str, taken: Taken, give_up: float) -> float:
+    """Seconds until the next try. Raises :class:`LeaseUnavailableError` when the wait is over."""
+    left = give_up - time.monotonic()
+    if left <= 0:
+        raise _unavailable(name, taken)
+    # Until it runs out if that is soon, else short: the holder may release it at any time.
+    return min(left, min(0.25, max(taken.free_in or 0.0, 0.01)) * random.uniform(0.5, 1.0))
 
 
 def _unavailable(name: str, taken: Taken) -> LeaseUnavailableError:

@@ -1,11 +1,13 @@
 """Named leases: one holder at a time, renewed while it holds, told when it is lost, fenced by the issuer's tokens."""
 
+import asyncio
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
@@ -14,7 +16,7 @@ from support.sql_doors import sync_url
 from support.waiting import eventually
 
 from adapters.sql import create_all
-from fencing import Lease, LeaseSource, fenced_write, read_mark
+from fencing import Lease, LeaseSource, current_lease, fenced_write, read_mark
 from fencing.errors import LeaseLostError, LeaseUnavailableError, StaleTokenError
 from scheduler import Scheduler
 from scheduler.console.embedded import Postgres
@@ -305,3 +307,78 @@ def test_after_a_close_it_works_anew(app: Scheduler) -> None:
     with app.lease("reindex", ttl=0.5) as after:
         assert after.token > before.token
         assert after.holder != before.holder
+
+
+# -- the same in asyncio
+
+
+def test_an_async_block_holds_it_renews_it_and_releases_it(app: Scheduler, other: Scheduler) -> None:
+    async def hold() -> None:
+        async with app.lease("one", ttl=0.5) as lease:
+            assert current_lease() is lease
+            with pytest.raises(LeaseUnavailableError):
+                async with other.lease("one", ttl=0.5):
+                    pass
+            before = lease.remaining()
+            while lease.remaining() <= before:  # until a renewal was confirmed
+                before = lease.remaining()
+                await asyncio.sleep(0.01)
+            lease.ensure()
+        with pytest.raises(LeaseLostError, match="released"):
+            lease.ensure()
+        async with other.lease("one", ttl=0.5) as next_one:
+            assert next_one.token > lease.token
+
+    asyncio.run(hold())
+
+
+def test_an_async_task_that_waits_for_it_leaves_the_loop_to_the_others(app: Scheduler, other: Scheduler) -> None:
+    async def both() -> list[str]:
+        told: list[str] = []
+
+        async def waiting() -> None:
+            async with app.lease("one", ttl=5, wait=20):
+                told.append("got it")
+
+        async with other.lease("one", ttl=5):
+            task = asyncio.create_task(waiting())
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+            told.append("still here")
+        await task
+        return told
+
+    assert asyncio.run(both()) == ["still here", "got it"]
+
+
+def test_an_async_task_that_is_cancelled_while_it_asks_keeps_no_lease(
+    app: Scheduler, other: Scheduler, tables: Tables
+) -> None:
+    """The question was sent, and its answer comes when nobody waits for it any more."""
+
+    async def cancelled() -> None:
+        async def hold() -> None:
+            async with app.lease("one", ttl=30):
+                raise AssertionError("it was cancelled before")
+
+        with psycopg.connect(tables.dsn) as door:
+            door.execute(f"lock table {tables.schema}.lease in access exclusive mode".encode())
+            task = asyncio.create_task(hold())
+            await asyncio.to_thread(tables.wait_for_session, "lease", waiting=True)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            door.rollback()
+
+    asyncio.run(cancelled())
+    with other.lease("one", ttl=5, wait=20):
+        pass
+
+
+def test_one_hold_is_for_one_block(app: Scheduler) -> None:
+    hold = app.lease("one", ttl=5)
+    with hold:
+        with pytest.raises(RuntimeError, match=r"call lease\(\) for each block"):
+            hold.__enter__()
+    with hold:
+        pass
