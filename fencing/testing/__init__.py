@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fencing.history import Checked, check_history
+from fencing.testing._concurrent import concurrent_history
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._leases import LeaseSystem, MemoryLeases
 from fencing.testing._memory import AsyncMemoryGuard, MemoryGuard, MemoryStore
@@ -52,6 +53,7 @@ __all__ = [
     "RecordingDownstream",
     "RecordingGuard",
     "check_history",
+    "concurrent_history",
     "guard_machine",
     "kill",
     "lease_machine",

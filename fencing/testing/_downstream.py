@@ -23,6 +23,7 @@ class Capability(Enum):
     DELETE = "deleting a value"
     ONCE = "once=KEY: an effect applied at most once"
     REOPEN = "being closed and opened again with all that it held"
+    THREADS = "being used by several threads at once, each in a transaction of its own"
     CONCURRENT = "a second transaction from the same thread while one is open, given up or judged within a second"
 
 

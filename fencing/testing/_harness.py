@@ -174,6 +174,16 @@ class Harness:
             with self.fenced(writer, resource):
                 pass
 
+    @contextmanager
+    def beside(self) -> Iterator[Harness]:
+        """Another harness on the same downstream as it is, for another thread."""
+        other = Harness(self.downstream, self.on_missing)
+        try:
+            yield other
+        finally:
+            if other._task is not None:
+                other._task.close()
+
     def reopen(self) -> None:
         """Close the downstream and open it again."""
         self.finish(self.downstream.reopen())

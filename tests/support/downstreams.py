@@ -102,7 +102,7 @@ def begin_session(engine: sa.Engine) -> Any:
 class AsyncSqlDownstream(Downstream):
     """The same for asyncio."""
 
-    capabilities = frozenset(Capability)
+    capabilities = frozenset(Capability) - {Capability.THREADS}
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class AsyncPsycopgDownstream(Downstream):
     """PostgreSQL through psycopg's own asynchronous connections."""
 
     name = "PostgreSQL, psycopg, async"
-    capabilities = frozenset(Capability)
+    capabilities = frozenset(Capability) - {Capability.THREADS}
 
     def __init__(self, dsn: str) -> None:
         self._dsn = f"{dsn}?{OPTIONS}"
@@ -328,7 +328,7 @@ class AsyncRedisDownstream(Downstream):
     """Redis or Valkey through an asyncio client."""
 
     name = "Valkey, async"
-    capabilities = REDIS
+    capabilities = REDIS - {Capability.THREADS}
 
     def __init__(self, url: str) -> None:
         self._client: Any = redis.asyncio.Redis.from_url(url, decode_responses=True)

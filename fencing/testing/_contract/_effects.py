@@ -13,6 +13,8 @@ from fencing.errors import (
     KeyConflictError,
     StaleTokenError,
 )
+from fencing.history import check_history
+from fencing.testing._concurrent import concurrent_history
 from fencing.testing._contract._example import NEWER, OLDER, marked, needs
 from fencing.testing._downstream import Capability
 from fencing.testing._harness import Harness
@@ -44,6 +46,13 @@ class Concurrent:
             harness.write(NEWER, "invoice/1", "newer")
             assert harness.look("invoice/1") == "newer"
         marked(harness, "invoice/1", NEWER)
+
+    @needs(Capability.THREADS)
+    def test_threads_that_write_at_once_leave_a_history_that_can_be_explained(self, harness: Harness) -> None:
+        """No order of what overlapped is needed in which an older token comes after a newer one, or a value is lost."""
+        checked = check_history(concurrent_history(harness.downstream))
+        assert checked.explained, str(checked)
+        assert checked.outcomes.get("accepted"), f"nothing was accepted: {checked}"
 
     @needs(Capability.CONCURRENT)
     def test_another_resource_does_not_get_in_the_way(self, harness: Harness) -> None:

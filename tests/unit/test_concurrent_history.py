@@ -1,0 +1,75 @@
+"""Threads on the model guard: what they leave can be explained, and what a broken guard leaves cannot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fencing import Token
+from fencing.history._check import Rule
+from fencing.testing import MemoryGuard, RecordingDownstream, RecordingGuard, check_history, concurrent_history
+from fencing.testing._memory_downstream import Tape
+
+
+class CheckThenWrite(RecordingGuard):
+    """The token is looked at when the block begins, and what it recorded is done when it ends."""
+
+    @contextmanager
+    def open(self, resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Any]:
+        tape = Tape(self.store)
+        with self._lock:
+            self._admit(resources, token, holder, self._on_missing)
+        yield tape
+        time.sleep(0.001)  # where another thread comes in
+        tape.play()
+
+
+class ForgetsTheMark(RecordingGuard):
+    """Every other token is judged, and leaves the mark as it was."""
+
+    def _admit(self, resources: tuple[str, ...], token: Token, holder: str, on_missing: Any) -> None:
+        before = {name: self._marks[name] for name in resources if name in self._marks}
+        super()._admit(resources, token, holder, on_missing)
+        if token.value % 2:
+            self._marks.update(before)
+
+
+@pytest.mark.parametrize("make", [RecordingGuard, MemoryGuard])
+def test_the_models_history_is_explained_and_holds_every_end(make: type[MemoryGuard]) -> None:
+    events = concurrent_history(RecordingDownstream(make), rounds=40)
+    checked = check_history(events)
+    assert checked.explained, str(checked)
+    assert checked.outcomes["accepted"] > 20
+    assert checked.outcomes["refused"] > 0
+    assert {event.kind for event in events} == {"claim", "raise", "write", "commit", "look"}
+
+
+def test_a_check_apart_from_its_write_is_seen() -> None:
+    assert found(CheckThenWrite, "accepted write lost")
+
+
+def test_a_mark_that_falls_is_seen() -> None:
+    assert found(ForgetsTheMark, "stale write accepted")
+
+
+def found(make: type[MemoryGuard], rule: Rule) -> bool:
+    """Whether some run shows it."""
+    return any(
+        rule in {violation.rule for violation in check_history(events).violations}
+        for events in (concurrent_history(RecordingDownstream(make), rounds=40, seed=seed) for seed in range(20))
+    )
+
+
+def test_a_thread_that_fails_ends_the_others() -> None:
+    class Fails(RecordingGuard):
+        def _admit(self, resources: tuple[str, ...], token: Token, *more: Any) -> None:
+            if token.value > 2**53 + 6:
+                raise OSError("the disk is full")
+            super()._admit(resources, token, *more)
+
+    with pytest.raises(Exception, match=r"the disk is full|^$"):
+        concurrent_history(RecordingDownstream(Fails))
