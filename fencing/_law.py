@@ -18,7 +18,7 @@ from fencing.errors import (
 )
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from fencing._token import Token
 
@@ -113,9 +113,18 @@ _REJECTIONS: dict[Verdict, tuple[type[FenceRejected], str]] = {
 
 
 def reject(
-    verdict: Verdict, resource: str, presented: Token, mark: Mark | None, downstream: str, floor: int = 0
+    verdict: Verdict,
+    resource: str,
+    presented: Token,
+    mark: Mark | None,
+    downstream: str,
+    floor: int = 0,
+    late: timedelta | None = None,
 ) -> NoReturn:
-    """Raise the error of a refusing ``verdict``, with all its facts."""
+    """Raise the error of a refusing ``verdict``, with all its facts.
+
+    ``late``: how long after the mark was set the write came, by the downstream's clock, if it says so.
+    """
     kind, why = _REJECTIONS[verdict]
     seen = f"mark {mark.token} set by {mark.holder or 'an unnamed holder'}" if mark else "no mark"
     if floor:
@@ -127,6 +136,7 @@ def reject(
         mark=mark.token if mark else None,
         holder=mark.holder if mark else None,
         downstream=downstream,
+        late=late,
     )
 
 

@@ -12,6 +12,7 @@ from fencing import history
 from fencing._law import Mark, check_resources
 from fencing._lease import Lease, current_lease, process_holder
 from fencing._ports import AppliesEffects, AppliesEffectsAsync, AsyncGuard, Guard
+from fencing._refusals import note
 from fencing._registry import guard_for, is_async
 from fencing._token import Token
 from fencing.errors import ContentionError, FenceRejected, OutcomeUnknownError
@@ -312,6 +313,8 @@ class recorded:
         self._began = time.monotonic_ns()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, FenceRejected):
+            note(error, self._resources, self._token, self._holder, self._guard.downstream)
         if history.recording():
             outcome: history.Outcome = "accepted" if error is None else _outcome_of(error)
             name = "" if error is None else type(error).__name__

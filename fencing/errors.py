@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from fencing._token import Token
 
 __all__ = [
@@ -39,7 +41,8 @@ class FencingError(Exception):
 
     Attributes are ``None`` where a fact does not apply:
     ``resource`` (str), ``presented`` (:class:`~fencing.Token` of the writer), ``mark`` (:class:`~fencing.Token`
-    that the downstream has seen), ``holder`` (str: who set that mark), ``downstream`` (str: which system said so).
+    that the downstream has seen), ``holder`` (str: who set that mark), ``downstream`` (str: which system said so),
+    ``late`` (timedelta: how long after that mark was set the write came, by the downstream's clock).
     """
 
     resource: str | None
@@ -47,6 +50,7 @@ class FencingError(Exception):
     mark: Token | None
     holder: str | None
     downstream: str | None
+    late: timedelta | None
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class FencingError(Exception):
         mark: Token | None = None,
         holder: str | None = None,
         downstream: str | None = None,
+        late: timedelta | None = None,
     ) -> None:
         super().__init__(message)
         self.resource = resource
@@ -64,6 +69,7 @@ class FencingError(Exception):
         self.mark = mark
         self.holder = holder
         self.downstream = downstream
+        self.late = late
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross process boundaries (multiprocessing, test runners); keyword facts must survive that.

@@ -10,7 +10,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from adapters.redis._dialogue import PAUSES, Dialogue
 from adapters.redis._durability import Durability
 from adapters.redis._errors import LOST, nothing_done, unknown, unreachable
-from adapters.redis._reading import as_mark, no_mark
+from adapters.redis._reading import as_mark, as_moment, no_mark
 from adapters.redis._recorder import Tape
 from adapters.redis._script import LOAD, OnMissing, call
 from adapters.redis._wire import packed
@@ -42,7 +42,7 @@ class Terms:
 class Write:
     """One call: whose token is shown to which resources, and what is executed if it is accepted (no tape: nothing)."""
 
-    __slots__ = ("_generation", "_holder", "_on_missing", "_resources", "_tape", "_terms", "_token")
+    __slots__ = ("_act", "_generation", "_holder", "_on_missing", "_resources", "_tape", "_terms", "_token")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Write:
         holder: str,
         on_missing: OnMissing,
         tape: Tape | None,
+        act: str = "",
     ) -> None:
         self._terms = terms
         self._resources = resources
@@ -60,6 +61,7 @@ class Write:
         self._on_missing: OnMissing = on_missing
         # Without commands there is nothing that could be executed twice, and nothing to remember.
         self._tape = tape if tape else None
+        self._act = act
         # As known when the write was first sent. What another thread hears in between must not be taken for it: a
         # repeated write would pass for a new one under a mark that has forgotten it.
         self._generation = 0
@@ -126,6 +128,7 @@ class Write:
                 on_missing,
                 writer,
                 self._tape,
+                act=self._act,
                 generation=self._generation,
                 protocol=protocol,
             )
@@ -176,8 +179,9 @@ class Write:
                 "(fences=, raise_fence)",
                 resource=resource,
             )
-        mark = as_mark(resource, answer[2:], self._terms.downstream) if len(answer) > 2 else None
-        reject(_VERDICTS[verdict], resource, self._token, mark, self._terms.downstream)
+        mark = as_mark(resource, answer[2:5], self._terms.downstream) if len(answer) > 2 else None
+        late = as_moment(answer[5]) - mark.at if mark and mark.at else None
+        reject(_VERDICTS[verdict], resource, self._token, mark, self._terms.downstream, late=late)
 
     def _settle(self, tape: Tape, answer: list[Any]) -> None:
         if answer[0] != b"failed":

@@ -20,12 +20,13 @@ from adapters.redis._diagnose import diagnosing
 from adapters.redis._dialogue import Dialogue
 from adapters.redis._drive import drive, drive_async
 from adapters.redis._durability import Durability
+from adapters.redis._explaining import explaining, listing, page_of
 from adapters.redis._places import AsyncNode, Node
 from adapters.redis._reading import reading
 from adapters.redis._recorder import Recorder, Tape
 from adapters.redis._writers import Writers
-from fencing import Finding, Mark, Token
-from fencing._law import OnMissing
+from fencing import Explanation, Finding, Mark, Token
+from fencing._law import OnMissing, check_resources
 
 
 class RedisGuard:
@@ -108,6 +109,13 @@ class RedisGuard:
     def _raising(self, resources: tuple[str, ...], token: Token, holder: str) -> Dialogue[None]:
         return Write(self._terms, resources, token, holder, "raise", None).dialogue()
 
+    def _adopting(self, resource: str, token: Token, reason: str, actor: str) -> Dialogue[None]:
+        for name, text in (("reason", reason), ("actor", actor)):
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"{name}= says {'why' if name == 'reason' else 'who'}, and is kept; it is {text!r}")
+        act = " ".join(f"{actor}: {reason}".split())
+        return Write(self._terms, check_resources((resource,)), token, actor, "adopt", None, act).dialogue()
+
 
 class SyncRedisGuard(RedisGuard):
     """What :class:`RedisGuard` makes of a ``redis.Redis`` or ``redis.RedisCluster``."""
@@ -133,6 +141,25 @@ class SyncRedisGuard(RedisGuard):
     def read_mark(self, resource: str) -> Mark | None:
         """Return the resource's mark; its time is the server's, of when the token was first seen."""
         return drive(self._place((resource,)), reading(resource, self.downstream))
+
+    def explain(self, resource: str) -> Explanation:
+        """Say who holds the resource, since when, and whom its mark refused last (eight are kept with the mark)."""
+        return drive(self._place((resource,)), explaining(resource, self.downstream))
+
+    def list_marks(self, prefix: str = "", limit: int = 1000) -> list[tuple[str, Mark]]:
+        """List marks by the resource's name. Reads every key of the server once (``SCAN``)."""
+        found: dict[str, Mark] = {}
+        for where, place in self._primaries():
+            found |= drive(place, listing(prefix, where))
+        return page_of(found, limit)
+
+    def adopt(self, resource: str, token: Token, *, reason: str, actor: str) -> None:
+        """Move a resource to another issuer: its mark becomes ``token``, whichever issuer it had.
+
+        Stop the writers of the old issuer first: the two counters have no order, so nothing tells a late one. Who did
+        it, why, and the old token stay with the mark. Raises as ``raise_fence`` where the issuer is the same.
+        """
+        drive(self._place((resource,)), self._adopting(resource, token, reason, actor))
 
     def diagnose(self) -> list[Finding]:
         """Look at version, role, eviction, replication and persistence of the server."""
@@ -172,6 +199,21 @@ class AsyncRedisGuard(RedisGuard):
     async def aread_mark(self, resource: str) -> Mark | None:
         """As :meth:`SyncRedisGuard.read_mark`."""
         return await drive_async(self._place((resource,)), reading(resource, self.downstream))
+
+    async def aexplain(self, resource: str) -> Explanation:
+        """As :meth:`SyncRedisGuard.explain`."""
+        return await drive_async(self._place((resource,)), explaining(resource, self.downstream))
+
+    async def alist_marks(self, prefix: str = "", limit: int = 1000) -> list[tuple[str, Mark]]:
+        """As :meth:`SyncRedisGuard.list_marks`."""
+        found: dict[str, Mark] = {}
+        for where, place in await self._primaries():
+            found |= await drive_async(place, listing(prefix, where))
+        return page_of(found, limit)
+
+    async def aadopt(self, resource: str, token: Token, *, reason: str, actor: str) -> None:
+        """As :meth:`SyncRedisGuard.adopt`."""
+        await drive_async(self._place((resource,)), self._adopting(resource, token, reason, actor))
 
     async def adiagnose(self) -> list[Finding]:
         """As :meth:`SyncRedisGuard.diagnose`."""

@@ -33,10 +33,14 @@ def as_mark(resource: str, fields: Sequence[bytes | None], downstream: str) -> M
     if token is None:
         return None
     try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(at or b""))
-        return Mark(Token.parse(token.decode()), (holder or b"").decode("utf-8", "replace"), moment)
+        return Mark(Token.parse(token.decode()), (holder or b"").decode("utf-8", "replace"), as_moment(at or b""))
     except ValueError as exc:
         raise no_mark(resource, str(exc), downstream) from exc
+
+
+def as_moment(microseconds: bytes) -> datetime:
+    """A time as the script writes it."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(microseconds))
 
 
 def no_mark(resource: str, why: str, downstream: str) -> ServerRefusedError:

@@ -13,8 +13,9 @@ from adapters.redis._wire import number, packed, word
 from adapters.redis._writers import Writer
 from fencing._token import Token
 
-OnMissing: TypeAlias = Literal["reject", "create", "raise"]
-"""What the script does where a mark is missing; ``"raise"`` makes it whatever the server's eviction policy."""
+OnMissing: TypeAlias = Literal["reject", "create", "raise", "adopt"]
+"""What the script does where a mark is missing; ``"raise"`` makes it whatever the server's eviction policy, and
+``"adopt"`` does so and takes it from another issuer."""
 
 _SOURCE: Final = files(__package__).joinpath("write.lua").read_text(encoding="utf-8")
 _SHA: Final = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
@@ -33,10 +34,14 @@ def call(
     writer: Writer | None,
     tape: Tape | None,
     *,
+    act: str = "",
     generation: int,
     protocol: int,
 ) -> bytes:
-    """The command that runs the script; ``generation`` is that of the first mark as far as known."""
+    """The command that runs the script; ``generation`` is that of the first mark as far as known.
+
+    ``act``: who adopts the resource and why, in place of a writer's stamp.
+    """
     count = len(resources)
     keys, size, commands = (tape.keys, tape.size, tape.words) if tape else ((), 0, ())
     return b"".join(
@@ -47,7 +52,9 @@ def call(
             _marks(resources),
             *keys,
             _shown(count, token, holder, on_missing),
-            word(writer.id) + word(writer.stamp) if writer else word(b"") * 2,
+            word(writer.id) + word(writer.stamp)
+            if writer
+            else word(b"") + word(act.encode("utf-8", "backslashreplace")),
             number(generation),
             number(protocol),
             *commands,

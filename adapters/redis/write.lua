@@ -3,7 +3,8 @@
 --
 -- KEYS  the marks, one for each resource in the order of their names, then the keys of the commands.
 -- ARGV  1 how many marks   2 the token, issuer/lineage/value   3 its holder
---       4 what a missing mark means: "reject", "create", or "raise" (create, whatever the eviction policy)
+--       4 what a missing mark means: "reject", "create", "raise" (create, whatever the eviction policy), or "adopt":
+--         as raise, and a mark of another issuer gives way; who did it and why is the stamp
 --       5 the writer, or "" if there are no commands   6 the stamp of its write, SEQUENCE:NONCE
 --       7 the generation of the first mark that the caller knows of   8 the protocol of the connection, "2" or "3"
 --       9… the commands: how many words, the words. A count below zero: its reply has another shape in RESP3.
@@ -16,15 +17,18 @@
 --   {again, generation}                              it may have been executed and forgotten; nothing was done
 --   {missing | evictable, i}                         the i-th resource (from 0) has no mark; nothing was done
 --   {foreign, i}                                     under its key is a hash that is no mark; nothing was done
---   {stale | issuer | lineage, i, token, holder, at} the mark that refuses; nothing was done
+--   {stale | issuer | lineage, i, token, holder, at, now}
+--                                                    the mark that refuses; of the data nothing was changed
 --
 -- A mark is a hash: token, holder, at (when the token was first seen, in microseconds since 1970 by this server). The
 -- first mark of a write also remembers, under `writer:ID`, the last write of each writer of its token: its stamp and
--- its packed answer. Above a limit it forgets them all and counts that in `generation`. It is all one key, so that an
+-- its packed answer. `refused` are the last refusals, a line each: kind, token, when, holder; `refusals` is how many
+-- there were. Above a limit it forgets them all and counts that in `generation`. It is all one key, so that an
 -- eviction takes all or nothing. There is no time to live.
 
 local WRITERS = 1024
 local KEPT_BYTES = 1024
+local KEPT_REFUSALS = 8
 local FIRST_COMMAND = 9
 
 local marks, token, holder = ARGV[1] + 0, ARGV[2], ARGV[3]
@@ -47,6 +51,26 @@ local function refusal(mark)
   if its_issuer ~= issuer then return 'issuer' end
   if its_value == value then return 'lineage' end
   if not larger(value, its_value) then return 'stale' end
+end
+
+-- Microseconds since 1970, as text.
+local function time()
+  local now = redis.call('TIME')
+  return now[1] .. string.format('%06d', now[2])
+end
+
+-- Refuse, and write down whom: fields that no verdict looks at.
+local function refuse(verdict, i)
+  local now = time()
+  local mark = redis.call('HMGET', KEYS[i], 'token', 'holder', 'at')
+  local answer = {verdict, i - 1, mark[1], mark[2], mark[3], now}
+  if not string.match(mark[1], '^[^/]+/[^/]+/%d+$') then return answer end -- something else: the caller says so
+  local line = verdict .. ' ' .. token .. ' ' .. now .. ' ' .. string.gsub(string.sub(holder, 1, 255), '%c', ' ') .. '\n'
+  local before = redis.call('HGET', KEYS[i], 'refused') or ''
+  local kept = string.match(line .. before, '^' .. string.rep('[^\n]*\n?', KEPT_REFUSALS))
+  redis.call('HSET', KEYS[i], 'refused', kept)
+  redis.call('HINCRBY', KEYS[i], 'refusals', 1)
+  return answer
 end
 
 -- Whether this server may throw away a key that has no time to live: then a missing mark proves nothing.
@@ -83,7 +107,7 @@ local function run_script(first, after)
   return {err = type(reply) == 'table' and reply.err or tostring(reply)}
 end
 
-local advances, repeats = {}, {}
+local advances, repeats, adopted = {}, {}, {}
 local is_new = true
 for i = 1, marks do
   local mark = redis.call('HMGET', KEYS[i], 'token', 'writer:' .. writer)
@@ -94,7 +118,11 @@ for i = 1, marks do
     advances[#advances + 1] = KEYS[i]
   elseif mark[1] ~= token then
     local verdict = refusal(mark[1])
-    if verdict then return {verdict, i - 1, unpack(redis.call('HMGET', KEYS[i], 'token', 'holder', 'at'))} end
+    if verdict == 'issuer' and on_missing == 'adopt' and string.match(mark[1], '^[^/]+/[^/]+/%d+$') then
+      adopted[KEYS[i]] = time() .. ' ' .. mark[1] .. ' ' .. stamp
+      verdict = nil
+    end
+    if verdict then return refuse(verdict, i) end
     advances[#advances + 1] = KEYS[i]
   elseif i > 1 or writer == '' then
     repeats[#repeats + 1] = KEYS[i]
@@ -113,11 +141,14 @@ for i = 1, marks do
 end
 
 if #advances > 0 then
-  local now = redis.call('TIME')
-  local at = now[1] .. string.format('%06d', now[2])
+  local at = time()
   for _, key in ipairs(advances) do
+    local told = redis.call('HMGET', key, 'refused', 'refusals', 'adopted')
     redis.call('UNLINK', key)
     redis.call('HSET', key, 'token', token, 'holder', holder, 'at', at)
+    if told[1] then redis.call('HSET', key, 'refused', told[1], 'refusals', told[2]) end
+    local acts = adopted[key] and adopted[key] .. '\n' .. (told[3] or '') or told[3]
+    if acts then redis.call('HSET', key, 'adopted', acts) end
   end
 end
 -- A write even where nothing changes, as above.
