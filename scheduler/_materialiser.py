@@ -25,10 +25,10 @@ from scheduler.errors import ScheduleError
 HORIZON = 5.0
 """Seconds ahead of its due time that an occurrence becomes a job."""
 
-BATCH = 50
+BATCH = 200
 """Schedules a transaction."""
 
-MOST = 1000
+MOST = 500
 """Occurrences of one schedule a transaction; the rest follows in the next."""
 
 T = TypeVar("T")

@@ -42,9 +42,9 @@ _RAREST_YEARS: Final = 50
 
 
 class _Rule(NamedTuple):
-    """A parsed rule: enumerators of its days (two where either day field may match), and the times of each day."""
+    """A parsed rule: the rules of its days (two where either day field may match), and the times of each day."""
 
-    days: tuple[croniter, ...]
+    days: tuple[str, ...]
     hours: tuple[timedelta, ...]
     minutes: tuple[timedelta, ...]
     seconds: tuple[timedelta, ...]
@@ -60,18 +60,34 @@ class _Rule(NamedTuple):
                     yield from (nominal for nominal in times if nominal > start)
 
     def _days_from(self, midnight: datetime) -> Iterator[datetime]:
-        # A croniter holds its position, so that each enumeration walks on a copy (which shares the parsed fields).
-        walks = [_walk(copy.copy(days), midnight - _HOUR) for days in self.days]
-        return (day for day, _ in groupby(merge(*walks)))
+        walks = [_walk(days, midnight - _HOUR) for days in self.days]
+        return walks[0] if len(walks) == 1 else (day for day, _ in groupby(merge(*walks)))
 
 
-def _walk(days: croniter, start: datetime) -> Iterator[datetime]:
-    days.set_current(start)
+def _walk(days: str, start: datetime) -> Iterator[datetime]:
+    day: datetime | None = start
+    while (day := _next_day(days, day)) is not None:
+        yield day
+
+
+@lru_cache(maxsize=1 << 16)
+def _next_day(days: str, after: datetime) -> datetime | None:
+    """The first midnight of a rule's days after a moment, or ``None``. Kept, since many schedules share few days."""
+    # A croniter holds its position, so that each search is made on a copy (which shares the parsed fields).
+    search = copy.copy(_enumerator(days))
+    search.set_current(after)
     try:
-        while True:
-            yield days.get_next()
+        found: datetime = search.get_next()
     except CroniterBadDateError:
-        return
+        return None
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _enumerator(days: str) -> croniter:
+    return croniter(
+        days, datetime(2000, 1, 1), ret_type=datetime, day_or=False, max_years_between_matches=_RAREST_YEARS
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -99,18 +115,12 @@ def _parse(expr: str, day_or: bool, seconds: bool) -> _Rule:
     )
 
 
-def _days(expr: str, rule: str) -> croniter | None:
-    """An enumerator of the midnights of a rule's days, or ``None`` if it has none."""
+def _days(expr: str, rule: str) -> str | None:
+    """The rule of a rule's days if there are any. Raises :class:`ScheduleError` for one that croniter refuses."""
     try:
-        days = croniter(
-            rule, datetime(2000, 1, 1), ret_type=datetime, day_or=False, max_years_between_matches=_RAREST_YEARS
-        )
-        days.get_next()
-    except CroniterBadDateError:
-        return None
+        return rule if _next_day(rule, datetime(2000, 1, 1)) is not None else None
     except CroniterError as error:
         raise ScheduleError(f"the installed croniter does not accept it ({error})", expr=expr) from error
-    return days
 
 
 @dataclass(frozen=True)

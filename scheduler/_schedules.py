@@ -66,16 +66,16 @@ class Declared:
         if self.overlap not in get_args(Overlap):
             raise ValueError(f"schedule {self.name!r}: overlap= is one of {get_args(Overlap)}, not {self.overlap!r}")
 
-    def parameters(self) -> dict[str, Any]:
-        """The statement parameters that store it."""
+    def columns(self) -> dict[str, Any]:
+        """What the database stores, by column, as JSON."""
         return {
             "name": self.name,
             "task": self.task,
-            "args": json.dumps(self.args),
+            "args": self.args,
             "queue": self.queue,
             "priority": self.priority,
             "max_attempts": self.max_attempts,
-            "definition": self.text,
+            "definition": self.definition(),
             "catch_up": self.catch_up,
             "catch_up_limit": self.catch_up_limit,
             "grace": self.grace.total_seconds() if self.grace is not None else None,
@@ -83,6 +83,10 @@ class Declared:
             "zone_version": zone_data_version(),
             "zone_hash": zone_hash(self.rule.tz),
         }
+
+    def parameters(self) -> dict[str, Any]:
+        """The same as parameters of a statement: JSON columns as text."""
+        return self.columns() | {"args": json.dumps(self.args), "definition": self.text}
 
     def definition(self) -> dict[str, Any]:
         """Everything that makes this schedule what it is, as JSON: equal definitions are the same schedule."""
