@@ -49,6 +49,7 @@ from scheduler._schedules import Declared
 from scheduler._sql import Statements
 from scheduler._tally import Tallies
 from scheduler._tasks import Fences, Task, check_name, make_task
+from scheduler._tracing import Enqueuing
 from scheduler._worker import Service, Worker, wait_until
 from scheduler.errors import UnknownTaskError
 
@@ -214,11 +215,18 @@ class Scheduler(ScheduleFace):
             "max_attempts": self._tasks[task].retry.max_attempts,
         }
         unique = checked_unique(unique, key)
-        if connection is not None:
-            return self._told(task, queue, enqueue(connection, self._statements, parameters, unique))
-        with self._here().link.use("enqueue") as own:
-            enqueued = enqueue_alone(own, self._statements, parameters, unique)
-        return self._told(task, queue, enqueued)
+        tracing = Enqueuing(task, queue)
+        parameters["trace"] = tracing.context
+        try:
+            if connection is not None:
+                enqueued = enqueue(connection, self._statements, parameters, unique)
+            else:
+                with self._here().link.use("enqueue") as own:
+                    enqueued = enqueue_alone(own, self._statements, parameters, unique)
+        except BaseException as exc:
+            tracing.end(error=exc)
+            raise
+        return self._told(task, queue, tracing, enqueued)
 
     def enqueue_many(
         self,
@@ -248,7 +256,13 @@ class Scheduler(ScheduleFace):
             for one in args
         ]
         with self._here().link.use("enqueue many") as own:
-            count = copy_jobs(own, self._statements, rows) if rows else 0
+            tracing = Enqueuing(name, queue, len(rows))
+            try:
+                count = copy_jobs(own, self._statements, rows, tracing.context) if rows else 0
+            except BaseException as exc:
+                tracing.end(error=exc)
+                raise
+            tracing.end()
         if self._hooks.wants(EnqueueEvent):
             self._hooks.tell(EnqueueEvent(name, queue, count, None, True))
         return count
@@ -482,16 +496,21 @@ class Scheduler(ScheduleFace):
         finally:
             endpoint.close()
 
-    def _told(self, task: str, queue: str, enqueued: Any) -> Any:
-        """Tell the hooks of a job that was enqueued, or of one that will be when ``enqueued`` is awaited."""
-        if not self._hooks.wants(EnqueueEvent):
-            return enqueued
+    def _told(self, task: str, queue: str, tracing: Enqueuing, enqueued: Any) -> Any:
+        """End the span and tell the hooks of a job that was enqueued, or will be when ``enqueued`` is awaited."""
         if isinstance(enqueued, Enqueued):
-            self._hooks.tell(EnqueueEvent(task, queue, 1, enqueued.id, enqueued.created))
+            tracing.end(enqueued.id)
+            if self._hooks.wants(EnqueueEvent):
+                self._hooks.tell(EnqueueEvent(task, queue, 1, enqueued.id, enqueued.created))
             return enqueued
 
         async def awaited() -> Enqueued:
-            return cast(Enqueued, self._told(task, queue, await enqueued))
+            try:
+                done: Enqueued = await enqueued
+            except BaseException as exc:
+                tracing.end(error=exc)
+                raise
+            return cast(Enqueued, self._told(task, queue, tracing, done))
 
         return awaited()
 

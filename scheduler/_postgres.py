@@ -243,19 +243,21 @@ def why_revoked(connection: Connection, statements: Statements, tokens: Sequence
     return {token: f"{outcome} by {actor}: {reason}" for token, outcome, actor, reason in rows}
 
 
-def copy_jobs(connection: Connection, statements: Statements, rows: Sequence[tuple[Any, ...]]) -> int:
+def copy_jobs(
+    connection: Connection, statements: Statements, rows: Sequence[tuple[Any, ...]], trace: str | None = None
+) -> int:
     """Write jobs by COPY: (queue, task, args, priority, due_at or None, exclusive, max_attempts) each. Return how
     many."""
     with connection.transaction():
         now = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
         with connection.cursor().copy(
             statements.fill(
-                "copy {schema}.job (queue, task, args, priority, due_at, exclusive, max_attempts, created_at) "
+                "copy {schema}.job (queue, task, args, priority, due_at, exclusive, max_attempts, trace, created_at) "
                 "from stdin"
             )
         ) as copy:
             for queue, task, args, priority, due_at, exclusive, max_attempts in rows:
-                copy.write_row((queue, task, Jsonb(args), priority, due_at or now, exclusive, max_attempts, now))
+                copy.write_row((queue, task, Jsonb(args), priority, due_at or now, exclusive, max_attempts, trace, now))
         for queue in dict.fromkeys(chain(row[0] for row in rows)):
             connection.execute("select pg_notify(%s, %s)", (statements.channel, queue))
     return len(rows)

@@ -22,6 +22,7 @@ from scheduler._loop import log
 from scheduler._retry import Bury, RetryIn
 from scheduler._states import Outcome
 from scheduler._store import Settlement
+from scheduler._tracing import Attempting, attempting
 
 MAX_ERROR = 10_000
 """Characters of a traceback that are kept; its end says most."""
@@ -86,19 +87,28 @@ class Runner:
             return
         held.started = time.monotonic()
         job = job_of(claimed, lease)
+        with attempting(held) as span:
+            settlement = self._settled(held, job, span)
+            span.ended(settlement)
+        lease.end("settled")
+        self._end(held, settlement)
+
+    def _settled(self, held: Held, job: Job, span: Attempting) -> Settlement:
+        """Run the attempt and say how it ends, whatever is raised."""
+        lease = held.lease
         try:
             if history.recording():
                 history.emit(history.Event("start", "done", lease.holder, "scheduler", (lease.name,), str(lease.token)))
             if self._work.teller.wants(StartEvent):
                 self._work.teller.tell(StartEvent(**held.facts))
-            settlement = self._attempt(held, job)
+            return self._attempt(held, job)
         except StaleTokenError as exc:
             held.refused = True
-            settlement = self._stale(held, exc)
+            span.failed(exc)
+            return self._stale(held, exc)
         except BaseException as exc:  # noqa: BLE001 - whatever a handler raises is the end of this attempt only
-            settlement = self._failed(held, exc)
-        lease.end("settled")
-        self._end(held, settlement)
+            span.failed(exc)
+            return self._failed(held, exc)
 
     def _end(self, held: Held, settlement: Settlement) -> None:
         if held.started is not None:

@@ -29,6 +29,7 @@ class Claimed(NamedTuple):
     schedule: str | None
     nominal: datetime | None
     lag: float = 0.0
+    trace: Any = None
 
 
 class Rescued(NamedTuple):

@@ -66,6 +66,8 @@ create table {schema}.job (
     result jsonb,
     error text,
     reason text,
+    -- Of the enqueuing: W3C Trace Context, traceparent and tracestate.
+    trace jsonb,
     created_at timestamptz not null,
     finished_at timestamptz
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);

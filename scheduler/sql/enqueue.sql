@@ -3,9 +3,9 @@
 -- Locks: waits for a concurrent insert of the same key. Index: job_alive_key. The notification is a hint; it leaves at the commit.
 with instant as materialized (select {schema}.clock() as now),
 made as (
-    insert into {schema}.job (queue, task, args, priority, due_at, key, exclusive, max_attempts, created_at)
+    insert into {schema}.job (queue, task, args, priority, due_at, key, exclusive, max_attempts, trace, created_at)
     select %(queue)s, %(task)s, %(args)s::jsonb, %(priority)s, coalesce(%(due_at)s::timestamptz, now), %(key)s,
-        %(exclusive)s, %(max_attempts)s, now
+        %(exclusive)s, %(max_attempts)s, %(trace)s::jsonb, now
     from instant
     on conflict (key) where key is not null and not key_forever and status in ('ready', 'leased') do nothing
     returning id, due_at

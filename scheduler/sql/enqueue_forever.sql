@@ -11,10 +11,11 @@ spent as (
     returning job_id
 ),
 made as (
-    insert into {schema}.job (id, queue, task, args, priority, due_at, key, key_forever, exclusive, max_attempts, created_at)
+    insert into {schema}.job (id, queue, task, args, priority, due_at, key, key_forever, exclusive, max_attempts, trace,
+        created_at)
     overriding system value
     select job_id, %(queue)s, %(task)s, %(args)s::jsonb, %(priority)s, coalesce(%(due_at)s::timestamptz, now), %(key)s, true,
-        %(exclusive)s, %(max_attempts)s, now
+        %(exclusive)s, %(max_attempts)s, %(trace)s::jsonb, now
     from spent, instant
     returning id, due_at
 )

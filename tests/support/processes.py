@@ -72,6 +72,11 @@ class PythonProcess:
         return self._process.pid
 
     @property
+    def ended(self) -> bool:
+        """Whether it is gone."""
+        return self._process.poll() is not None
+
+    @property
     def errors(self) -> str:
         """What it has written to its standard error so far."""
         return "".join(self._errors)
