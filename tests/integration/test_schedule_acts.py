@@ -81,7 +81,7 @@ def test_what_cannot_be_put_is_refused_and_nothing_is_stored(
     with pytest.raises(kind, match=says):
         put(app, **change)
     assert app.list_schedules() == []
-    assert ground.tables.rows("select from {s}.act") == []
+    assert ground.tables.rows("select id from {s}.act") == []
 
 
 # -- pause and resume
