@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from adapters._tx._errors import SQL_TABLES, committing, retryable, translate, translate_commit
-from adapters._tx._plan import Plan, Rows, Statement
+from adapters._tx._plan import BeforeCommit, Plan, Rows, Statement
 from adapters._tx._ports import AsyncTx, SyncTx, is_async, run, run_async
 
 __all__ = [
     "AsyncTx",
+    "BeforeCommit",
     "Plan",
     "Rows",
     "Statement",

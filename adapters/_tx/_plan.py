@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
@@ -18,11 +18,17 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 class Statement:
     """SQL text with named parameters written ``:name``, or a construct of SQLAlchemy Core; and their values.
 
-    A construct is kept by who sends it again: its text is made once for as long as it lives.
+    A construct is kept by who sends it again: its text is made once for as long as it lives. With ``params=None`` the
+    text goes to the driver as it is, without parameters.
     """
 
     sql: Any
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Any = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeCommit(Statement):
+    """A text to be executed in the transaction just before it commits, once (SQLAlchemy only)."""
 
 
 Plan: TypeAlias = Generator[Statement, Rows, T]

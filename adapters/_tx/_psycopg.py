@@ -179,8 +179,10 @@ def psycopg_tx(target: Any, bind: Any, read_only: bool, tables: str) -> Any:
     return None
 
 
-def _native(statement: Statement) -> tuple[str, Mapping[str, Any]]:
+def _native(statement: Statement) -> tuple[str, Mapping[str, Any] | None]:
     """The text and the parameters as psycopg takes them."""
+    if statement.params is None:
+        return statement.sql, None
     if isinstance(statement.sql, str):
         return to_pyformat(statement.sql), statement.params
     from adapters._tx._compile import compiled  # SQLAlchemy is there: who made the construct has loaded it

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from adapters._tx._errors import reraise
-from adapters._tx._plan import Plan, Rows, Statement
+from adapters._tx._plan import BeforeCommit, Plan, Rows, Statement
 from adapters._tx._ports import nothing_holds, run
 
 T = TypeVar("T")
@@ -48,15 +48,18 @@ class SqlalchemyTx:
     def execute(self, statement: Statement) -> Rows:
         """Execute a statement; see :class:`SyncTx`."""
         connection = self._connection or self._enter()
+        if isinstance(statement, BeforeCommit):
+            _before_commit(connection, statement)
+            return []
         try:
             sql = statement.sql
-            if not isinstance(sql, str):
+            if not isinstance(sql, str) or not sql.startswith("pragma"):  # which needs no transaction
                 self._take_write_lock(connection)
+            if statement.params is None:
+                result = connection.exec_driver_sql(sql, execution_options=_AS_IT_IS)
             else:
-                if not sql.startswith("pragma"):  # which needs no transaction
-                    self._take_write_lock(connection)
-                sql = _text(sql)
-            result = connection.execute(sql, statement.params, execution_options=_NO_STREAM)
+                known = _text(sql) if isinstance(sql, str) else sql
+                result = connection.execute(known, statement.params, execution_options=_NO_STREAM)
             return [tuple(row) for row in result] if result.returns_rows else []
         except SQLAlchemyError as exc:
             reraise(exc, self.downstream, self._tables)
@@ -260,5 +263,26 @@ def _is_autocommit(connection: Connection) -> bool:
 
 # A caller's streaming options on the connection would make a server-side cursor of the statement, which cannot write.
 _NO_STREAM: dict[str, Any] = {"stream_results": False, "yield_per": None}
+
+_AS_IT_IS: dict[str, Any] = {**_NO_STREAM, "no_parameters": True}
+_PENDING = "fencing.before_commit"
+
+
+def _before_commit(connection: Connection, statement: BeforeCommit) -> None:
+    """Keep what is to be executed before the commit. What a rollback leaves behind is executed before the next one."""
+    connection.info.setdefault(_PENDING, []).append(statement)
+    if not event.contains(connection, "commit", _execute_pending):
+        event.listen(connection, "commit", _execute_pending)
+
+
+def _execute_pending(connection: Connection) -> None:
+    # Not through the Connection, which is about to commit.
+    cursor = connection.connection.cursor()
+    try:
+        for statement in connection.info.pop(_PENDING, []):
+            cursor.execute(statement.sql, statement.params)
+    finally:
+        cursor.close()
+
 
 _text = lru_cache(maxsize=512)(text)

@@ -5,12 +5,14 @@ transaction that writes the data.
 """
 
 from adapters.sql._guard import SqlGuard, guard_for
+from adapters.sql._protect import Protected, protect, protected, unfenced, unprotect
 from adapters.sql._rowmark import row_mark_columns
 from adapters.sql._rows import RowGuard
 from adapters.sql._schema import create_all, ddl, metadata, tables
 from adapters.sql._statement import Written, fenced_statement
 
 __all__ = [
+    "Protected",
     "RowGuard",
     "SqlGuard",
     "Written",
@@ -19,6 +21,10 @@ __all__ = [
     "fenced_statement",
     "guard_for",
     "metadata",
+    "protect",
+    "protected",
     "row_mark_columns",
     "tables",
+    "unfenced",
+    "unprotect",
 ]

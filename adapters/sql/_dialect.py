@@ -65,5 +65,9 @@ class Dialect:
     """How several names are passed as the one parameter ``:resources``."""
     moment: Callable[[Any], datetime]
     """How a mark's time is read, aware."""
+    close: str | None = None
+    """Not on PostgreSQL, which can name a transaction: take the sign of this one off a mark, before the commit. In the
+    driver's own parameter style, one parameter. Statements that raise marks then answer with the sign and the name too.
+    """
     busy_timeout_ms: int | None = None
     """SQLite only: the longest wait for its one write lock, in ms; elsewhere the statements bound their own waits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from adapters._tx import Plan, Rows, Statement
+from adapters._tx import BeforeCommit, Plan, Rows, Statement
 from adapters.sql._dialect import Dialect
 from fencing._law import Mark, OnMissing, judge, reject
 from fencing._token import Token
@@ -49,6 +49,8 @@ def _raise_one(
     rows = yield Statement(sql.raise_one, {"resource": resources[0], **token_params(token, holder)})
     if _sum(rows, 0) != 1:
         yield from _refuse(sql, resources, token, on_missing, downstream)
+    if sql.close is not None:
+        yield from _close_at_commit(sql, rows)
     if _sum(rows, 1):
         try:
             yield from _check_floor(sql, resources, token, downstream)
@@ -72,8 +74,17 @@ def _raise_several(
     rows = yield Statement(statement, {"resources": sql.names(resources), **token_params(token, holder)})
     if _sum(rows, 0) != len(resources):
         yield from _refuse(sql, resources, token, on_missing, downstream)
+    if sql.close is not None:
+        yield from _close_at_commit(sql, rows)
     if _sum(rows, 1):
         yield from _check_floor(sql, resources, token, downstream)
+
+
+def _close_at_commit(sql: Dialect, rows: Rows) -> Plan[None]:
+    """Where a protected table's triggers look for a mark of this transaction: take the sign back as it ends."""
+    for _, _, marked, resource in rows:
+        if marked:
+            yield BeforeCommit(sql.close, (resource,))
 
 
 def all_or_nothing(plan: Plan[T]) -> Plan[T]:

@@ -95,6 +95,8 @@ def tables(schema: str | None = None) -> MetaData:
         Column("one", SmallInteger, primary_key=True, autoincrement=False),
         # Of each issuer: the value below which a resource without a mark is refused. JSON.
         Column("floors", FREE, nullable=False),
+        # 1 where a table is protected, on databases that cannot name a transaction: the guard then says which it is.
+        Column("protecting", SmallInteger),
     )
     Table(
         "fencing_act",

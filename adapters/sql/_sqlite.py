@@ -24,16 +24,18 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     floor, act = f"{prefix}fencing_floor", f"{prefix}fencing_act"
     columns = "resource, issuer, lineage, value, holder, marked_at"
     token = f":issuer, :lineage, :value, :holder, {_NOW}"
-    row = f"{token}, {_NOW}, 1, null"
+    # Set only where a trigger asks for it: the commit takes it back, with a statement of its own.
+    asked = f"(select protecting from {floor})"
+    row = f"{token}, {_NOW}, 1, {asked}"
     into = f"{columns}, since, raised, tx"
     upsert = """on conflict (resource) do update
         set lineage = excluded.lineage, value = excluded.value, holder = excluded.holder,
             marked_at = excluded.marked_at,
             since = case when m.value < excluded.value then excluded.since else m.since end,
-            raised = m.raised + 1
+            raised = m.raised + 1, tx = excluded.tx
         where m.issuer = excluded.issuer
             and (m.value < excluded.value or (m.value = excluded.value and m.lineage = excluded.lineage))
-        returning 1, raised = 1"""
+        returning 1, raised = 1, tx, resource"""
     taken_over = f"""select 1 from {act} as a where a.kind = 'adopt' and a.resource = m.resource
         and json_extract(a.detail, '$.value') >= coalesce((select json_extract(f.floors,
             '$."' || json_extract(a.detail, '$.issuer') || '"') from {floor} as f), 0)"""
@@ -45,10 +47,10 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         raise_many=f"""insert into {mark} as m ({into})
             select n.value, {row} from json_each(:resources) as n where true {upsert}""",
         raise_existing=f"""update {mark} set lineage = :lineage, value = :value, holder = :holder, marked_at = {_NOW},
-                since = case when value < :value then {_NOW} else since end, raised = raised + 1
+                since = case when value < :value then {_NOW} else since end, raised = raised + 1, tx = {asked}
             where resource {among} and issuer = :issuer
                 and (value < :value or (value = :value and lineage = :lineage))
-            returning 1, 0""",
+            returning 1, 0, tx, resource""",
         read_one=f"select {columns} from {mark} where resource = :resource",
         read_refused=f"select {columns} from {mark} where resource {among}",
         unmake_one=f"delete from {mark} where resource = :resource",
@@ -62,7 +64,7 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         adopt=f"""insert into {mark} as m ({into}) values (:resource, {row})
             on conflict (resource) do update set issuer = excluded.issuer, lineage = excluded.lineage,
                 value = excluded.value, holder = excluded.holder, marked_at = excluded.marked_at,
-                since = excluded.since, raised = m.raised + 1""",
+                since = excluded.since, raised = m.raised + 1, tx = null""",
         list_marks=f"""select {columns} from {mark}
             where resource > :after and substr(resource, 1, length(:prefix)) = :prefix
             order by resource limit :limit""",
@@ -80,6 +82,7 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         store_result=f'update {applied} set result = :result where "key" = :key',
         names=_names,
         moment=_moment,
+        close=f"update {mark} set tx = null where resource = ?",
         busy_timeout_ms=lock_timeout_ms,
     )
 

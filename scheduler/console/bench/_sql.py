@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-from adapters.sql import RowGuard, create_all, fenced_statement, row_mark_columns
+from adapters.sql import RowGuard, create_all, fenced_statement, protect, row_mark_columns, unprotect
 from fencing import Token, fenced_write, raise_fence
 from scheduler.console.bench._frame import Bench, Pair, Servers
 
@@ -33,12 +33,19 @@ ROW = sa.Table(
     sa.Column("balance", sa.BigInteger, nullable=False),
     *row_mark_columns(),
 )
-TABLES = (ACCOUNT, ROW)
+PROTECTED = sa.Table(
+    "fencing_bench_protected",
+    ACCOUNT.metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("balance", sa.BigInteger, nullable=False),
+)
+TABLES = (ACCOUNT, ROW, PROTECTED)
 
 Connection = psycopg.Connection[Any]
 Write = Callable[[Connection, int], None]
 
 _UPDATE = "update fencing_bench_account set balance = balance + 1 where id = %s"
+_UPDATE_PROTECTED = "update fencing_bench_protected set balance = balance + 1 where id = %s"
 _UPDATE_ROW = "update fencing_bench_row set balance = balance + 1 where id = %s"
 _ADD = sa.update(ACCOUNT).where(ACCOUNT.c.id == sa.bindparam("account")).values(balance=ACCOUNT.c.balance + 1)
 _ROWS = RowGuard(ROW)
@@ -103,6 +110,11 @@ def _ten_fences(connection: Connection, account: int) -> None:
         raise_fence(connection, *_names(account), token=_token())
 
 
+def _protected(connection: Connection, account: int) -> None:
+    with connection.transaction(), fenced_write(connection, f"account/{account}", token=_token()):
+        connection.execute(_UPDATE_PROTECTED, (account,))
+
+
 def _in_slices(ours: Write, base: Write, unit: Callable[[float], float]) -> Pair:
     """One round: two connections of one server, which take turns in short slices."""
 
@@ -139,12 +151,14 @@ def _bank(dsn: str) -> Iterator[tuple[Connection, Connection]]:
             raise_fence(connection, *_names(account), token=_token())
             for number in range(account, account + 10):
                 _ROWS.raise_fence(connection, number, token=_token())
+    protect(engine, PROTECTED, "'account/' || id")
     try:
         with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
             one.execute("vacuum analyze")
             one.execute("checkpoint")
             yield one, other
     finally:
+        unprotect(engine, PROTECTED)
         ACCOUNT.metadata.drop_all(engine)
         with engine.begin() as connection:
             connection.execute(sa.text("delete from fencing_mark where issuer = 'bench'"))
@@ -191,6 +205,13 @@ BENCHES = [
         0.90,
         _row_mark,
         _bare_row,
+    ),
+    _faster(
+        "protect",
+        "a fenced one-row UPDATE of a protected table against the same of one that is not",
+        0.90,
+        _protected,
+        _fenced,
     ),
     Bench(
         "ten_fences",

@@ -1,0 +1,296 @@
+"""`protect()`: the database itself refuses writes to a table outside a fenced one, whatever code they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import Column, Table
+
+from adapters._tx import AsyncTx, BeforeCommit, Plan, Statement, SyncTx
+from adapters.sql import _triggers as triggers
+from adapters.sql._guard import SqlGuard
+from adapters.sql._schema import check_schema
+from fencing._lease import process_holder
+from fencing.errors import FencingError
+
+Tx = SyncTx | AsyncTx
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """A protected table: ``SCHEMA.NAME`` (``NAME`` on SQLite), the expression of its resource, and what lacks triggers.
+
+    ``gaps``: partitions without the trigger against TRUNCATE, and triggers that somebody disabled. Protect it again.
+    """
+
+    table: str
+    resource: str
+    gaps: tuple[str, ...] = ()
+
+
+def protect(bind: Any, table: Any, resource: Any, *, schema: str | None = None) -> Any:
+    """Let the database refuse every INSERT, UPDATE, DELETE and TRUNCATE of ``table`` outside a fenced write.
+
+    ``table``: a ``Table`` of SQLAlchemy or a name (``SCHEMA.NAME`` too). ``resource``: a column, or an SQL expression
+    over the row's columns, that gives the name of the row's resource, for example ``"'invoice/' || id"``. A row may be
+    written only in a transaction that has raised the mark of that resource: by ``fenced_write``, ``raise_fence`` or
+    ``fenced_statement``. Of a row that changes its resource, both. ``schema``: where the guard's tables are.
+
+    Against mistakes, not malice: it holds for any code, ORM or console and for superusers too, but who may alter the
+    table may drop its triggers. PostgreSQL: triggers that always fire; a partitioned table is covered with all its
+    partitions, also later ones (but their TRUNCATE: protect it again, ``fencing doctor`` says where). SQLite: the sign
+    of a fenced write ends with a commit or rollback of SQLAlchemy; a COMMIT sent as text leaves it until the next one,
+    and a row that ``INSERT OR REPLACE`` pushes out is not asked for.
+    May be repeated, with another expression too. Recorded. ``bind`` as for ``create_all``, or an async one (awaitable).
+
+    Raises ``ValueError`` for a table that is not there or cannot be protected.
+    """
+    name, expression = _table_name(table), _expression(resource)
+
+    def plan(tx: Tx) -> Plan[None]:
+        if tx.dialect == "postgresql":
+            yield from _protect_postgresql(tx, name, expression, schema)
+        elif tx.dialect == "sqlite":
+            yield from _protect_sqlite(tx, name, expression, schema)
+        else:
+            raise TypeError(f"protect() is for PostgreSQL and SQLite, not for {tx.dialect}")
+        yield from _record(tx, schema, "protect", name, expression)
+
+    return _perform(bind, schema, plan)
+
+
+def unprotect(bind: Any, table: Any, *, schema: str | None = None) -> Any:
+    """Take the protection off a table. Recorded. Nothing happens if it was not protected."""
+    name = _table_name(table)
+
+    def plan(tx: Tx) -> Plan[None]:
+        if tx.dialect == "postgresql":
+            yield from _unprotect_postgresql(tx, name)
+        else:
+            for sql in triggers.sqlite_drops(schema, name):
+                yield Statement(sql, None)
+            yield from _say_protecting(schema)
+        yield from _record(tx, schema, "unprotect", name, "")
+
+    return _perform(bind, schema, plan)
+
+
+def protected(bind: Any, *, schema: str | None = None) -> Any:
+    """Return the protected tables, a list of :class:`Protected` (awaitable for an async bind)."""
+    guard: Any = SqlGuard(schema=check_schema(schema)).on(bind)
+    return guard.look(lambda tx: list_protected(tx.dialect, schema))
+
+
+def unfenced(target: Any, reason: str, *, schema: str | None = None) -> Unfenced:
+    """A block in which ``target`` may write to protected tables outside fenced writes: for migrations and repairs.
+
+    ``with unfenced(connection, "backfill of 2026"):`` (``async with`` for an async target). The permission is a row
+    in ``fencing_act`` with who, why, when and until when: it is in the caller's transaction, ends with the block, and
+    stays as a record once that commits. Other transactions are not touched.
+
+    Raises ``ValueError`` without a reason, ``NotInTransactionError`` where nothing would end it.
+    """
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError("unfenced() needs a reason: it is what the record says")
+    return Unfenced(SqlGuard(schema=schema), target, reason)
+
+
+class Unfenced:
+    """See :func:`unfenced`."""
+
+    def __init__(self, options: SqlGuard, target: Any, reason: str) -> None:
+        guard: Any = options.on(target)
+        if not hasattr(guard, "in_callers_transaction"):
+            raise TypeError("unfenced() takes a connection or session in a transaction: the permission ends with it")
+        self._guard = guard
+        self._options = options._options
+        self._reason = reason
+
+    def _begin(self, tx: Tx) -> Plan[None]:
+        sql = self._options.dialect(tx.dialect)
+        yield Statement(sql.open_unfenced, {"actor": process_holder(), "reason": self._reason})
+        if tx.dialect != "postgresql":
+            yield BeforeCommit(sql.close_unfenced, ())
+
+    def _end(self, tx: Tx) -> Plan[None]:
+        yield Statement(self._options.dialect(tx.dialect).close_unfenced)
+
+    def __enter__(self) -> None:
+        self._guard.perform(self._begin)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._guard.perform(self._end)
+        except FencingError:
+            if kind is None:  # else the transaction failed, and the permission with it
+                raise
+
+    async def __aenter__(self) -> None:
+        await self._guard.perform(self._begin)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._guard.perform(self._end)
+        except FencingError:
+            if kind is None:
+                raise
+
+
+def list_protected(dialect: str, schema: str | None) -> Plan[list[Protected]]:
+    """Return the protected tables."""
+    return (yield from _list_postgresql() if dialect == "postgresql" else _list_sqlite(schema))
+
+
+def _perform(bind: Any, schema: str | None, plan: Callable[[Tx], Plan[Any]]) -> Any:
+    guard: Any = SqlGuard(schema=check_schema(schema)).on(bind)
+    return guard.perform(plan)
+
+
+def _table_name(table: Any) -> str:
+    if isinstance(table, Table):
+        return ".".join(filter(None, (table.schema, table.name)))
+    if not isinstance(table, str) or not table:
+        raise TypeError(f"protect() takes a Table or the name of one, not {table!r}")
+    return table
+
+
+def _expression(resource: Any) -> str:
+    if isinstance(resource, Column):
+        return triggers.quoted(resource.name)
+    if not isinstance(resource, str) or not resource.strip():
+        raise TypeError(f"resource= takes a column or an SQL expression over the row's columns, not {resource!r}")
+    for part in ("*/", "/*", "$fencing$", "--", ";"):
+        if part in resource:
+            raise ValueError(f"resource= takes one SQL expression without {part!r}, not {resource!r}")
+    return resource.strip()
+
+
+def _record(tx: Tx, schema: str | None, kind: str, table: str, detail: str) -> Plan[None]:
+    sql = SqlGuard(schema=schema)._options.dialect(tx.dialect)
+    facts = {"kind": kind, "resource": table, "actor": process_holder(), "reason": "", "detail": detail}
+    yield Statement(sql.insert_act, facts)
+
+
+_FIND = """select c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relispartition
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(cast(:name as text))"""
+_PARTITIONS = """select n.nspname, c.relname from pg_partition_tree(cast(cast(:oid as bigint) as regclass)) p
+    join pg_class c on c.oid = p.relid join pg_namespace n on n.oid = c.relnamespace
+    where c.relkind in ('r', 'p') order by p.level, n.nspname, c.relname"""
+
+
+def _find(tx: Tx, name: str) -> Plan[tuple[Any, ...]]:
+    rows = yield Statement(_FIND, {"name": name})
+    if not rows:
+        # As it is written, where it needs quotes.
+        rows = yield Statement(_FIND, {"name": ".".join(map(triggers.quoted, name.split(".", 1)))})
+    if not rows:
+        raise ValueError(f"{tx.downstream}: there is no table {name}; nothing was changed")
+    return rows[0]
+
+
+def _protect_postgresql(tx: Tx, name: str, expression: str, schema: str | None) -> Plan[None]:
+    oid, space, table, kind, partition = yield from _find(tx, name)
+    if kind not in ("r", "p"):
+        raise ValueError(f"{tx.downstream}: {name} is no table but of the kind {kind!r}; protect the tables behind it")
+    if partition:
+        raise ValueError(f"{tx.downstream}: {name} is a partition; protect the partitioned table, which covers it")
+    _, marks, *_ = yield from _find(tx, f"{schema}.fencing_mark" if schema else "fencing_mark")
+    full = f"{triggers.quoted(space)}.{triggers.quoted(table)}"
+    function = f"{triggers.quoted(marks)}.{triggers.quoted(triggers.function_name(f'{space}.{table}'))}"
+    yield Statement(triggers.postgresql_function(function, triggers.quoted(marks), expression), None)
+    for sql in triggers.postgresql_triggers(full, function, partitioned=kind == "p"):
+        yield Statement(sql, None)
+    rows = yield Statement(_PARTITIONS, {"oid": oid})
+    for one_space, one in rows or [(space, table)]:
+        part = f"{triggers.quoted(one_space)}.{triggers.quoted(one)}"
+        for sql in triggers.postgresql_truncate(part, function):
+            yield Statement(sql, None)
+        if kind == "p":  # the clones of the row trigger keep the mode that they were made with
+            yield Statement(f"alter table {part} enable always trigger {triggers.PREFIX}rows", None)
+
+
+def _unprotect_postgresql(tx: Tx, name: str) -> Plan[None]:
+    oid, space, table, *_ = yield from _find(tx, name)
+    rows = yield Statement(_PARTITIONS, {"oid": oid})
+    for one_space, one in rows or [(space, table)]:
+        part = f"{triggers.quoted(one_space)}.{triggers.quoted(one)}"
+        yield Statement(f"drop trigger if exists {triggers.PREFIX}truncate on {part}", None)
+    for sql in triggers.postgresql_drops(f"{triggers.quoted(space)}.{triggers.quoted(table)}"):
+        yield Statement(sql, None)
+    functions = yield Statement(
+        "select n.nspname from pg_proc p join pg_namespace n on n.oid = p.pronamespace where p.proname = :name",
+        {"name": triggers.function_name(f"{space}.{table}")},
+    )
+    for (marks,) in functions:
+        yield Statement(
+            f"drop function {triggers.quoted(marks)}.{triggers.quoted(triggers.function_name(f'{space}.{table}'))}()",
+            None,
+        )
+
+
+# Of each table with one of our triggers: its root, the function's text, and which of those that it needs do not fire.
+_LIST = """with ours as (
+    select t.tgrelid, t.tgname::text as name, t.tgenabled::text as mode, p.prosrc as source, c.relname, n.nspname,
+        c.relkind, coalesce(pg_partition_root(t.tgrelid), t.tgrelid) as root
+    from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+        join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+    where starts_with(t.tgname, 'fencing_protect_'))
+select n.nspname || '.' || c.relname, max(o.source),
+    array(select r.nspname || '.' || r.relname || ' (' || r.name || ' is disabled)' from ours r
+        where r.root = o.root and r.mode <> 'A' order by 1)
+    || array(select cast(p.relid as text) || ' (no trigger against TRUNCATE)' from pg_partition_tree(o.root) p
+        join pg_class k on k.oid = p.relid and k.relkind in ('r', 'p')
+        where not exists (select from ours r where r.tgrelid = p.relid and r.name = 'fencing_protect_truncate')
+        order by 1)
+    || array(select needed || ' is missing' from unnest(case when c.relkind = 'p' then array['fencing_protect_rows']
+            else array['fencing_protect_insert', 'fencing_protect_update', 'fencing_protect_delete',
+                'fencing_protect_truncate'] end) as needed
+        where not exists (select from ours r where r.tgrelid = o.root and r.name = needed) order by 1)
+from ours o join pg_class c on c.oid = o.root join pg_namespace n on n.oid = c.relnamespace
+group by o.root, n.nspname, c.relname, c.relkind order by 1"""
+
+
+def _list_postgresql() -> Plan[list[Protected]]:
+    rows = yield Statement(_LIST)
+    return [Protected(table, triggers.resource_in(source), tuple(gaps)) for table, source, gaps in rows]
+
+
+def _protect_sqlite(tx: Tx, name: str, expression: str, schema: str | None) -> Plan[None]:
+    rows = yield Statement(f"pragma {_prefix(schema)}table_info({triggers.quoted(name)})", None)
+    if not rows:
+        raise ValueError(f"{tx.downstream}: there is no table {name}; nothing was changed")
+    for sql in triggers.sqlite_triggers(schema, name, [row[1] for row in rows], expression):
+        yield Statement(sql, None)
+    yield from _say_protecting(schema)
+
+
+def _say_protecting(schema: str | None) -> Plan[None]:
+    prefix = _prefix(schema)
+    yield Statement(
+        f"""update {prefix}fencing_floor set protecting = (select max(1) from {prefix}sqlite_master
+            where type = 'trigger' and name glob '{triggers.PREFIX}*')"""
+    )
+
+
+def _list_sqlite(schema: str | None) -> Plan[list[Protected]]:
+    rows = yield Statement(
+        f"""select tbl_name, max(sql), group_concat(name) from {_prefix(schema)}sqlite_master
+            where type = 'trigger' and name glob '{triggers.PREFIX}*' group by tbl_name order by tbl_name"""
+    )
+    found = []
+    for table, source, names in rows:
+        needed = [f"{triggers.PREFIX}{table}_{event}" for event in ("insert", "update", "delete")]
+        gaps = tuple(f"{one} is missing" for one in needed if one not in names.split(","))
+        found.append(Protected(table, triggers.resource_in(source), gaps))
+    return found
+
+
+def _prefix(schema: str | None) -> str:
+    return f'"{schema}".' if schema else ""
