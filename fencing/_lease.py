@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextvars import ContextVar
+from functools import lru_cache
 
 from fencing._token import Token
 from fencing.errors import AmbiguousLeaseError, LeaseLostError, NoLeaseError
@@ -24,7 +25,12 @@ def lease_clock() -> float:
 
 def process_holder() -> str:
     """A name for this process where a writer gave none: host and process id. For people to read, never compared."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return _holder_of(os.getpid())  # a fork is another one
+
+
+@lru_cache(maxsize=8)
+def _holder_of(pid: int) -> str:
+    return f"{socket.gethostname()}:{pid}"
 
 
 class Lease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -9,11 +10,16 @@ from redis.exceptions import ResponseError
 
 from adapters.redis._dialogue import Dialogue
 from adapters.redis._durability import Durability
+from adapters.redis._keys import MARK_PATTERN, resource_of
 from adapters.redis._reading import asking
 from fencing import Finding
 from fencing.errors import FencingError
 
 _OLDEST = (7, 0)
+_CLOCK_LIMIT = 5.0
+"""Seconds by which two clocks may differ without being worth a word."""
+_LOOKED_AT = 500
+_PAGES = 20
 
 
 def diagnosing(downstream: str, on_missing: str, durability: Durability) -> Dialogue[list[Finding]]:
@@ -37,7 +43,65 @@ def diagnosing(downstream: str, on_missing: str, durability: Durability) -> Dial
         if not isinstance(exc.__cause__, ResponseError):
             raise
         forbidden = [_unreadable(downstream, "CONFIG GET", exc)]
-    return [*judge(facts, downstream, on_missing, durability), *forbidden]
+    found = [*judge(facts, downstream, on_missing, durability), *forbidden]
+    if facts.get("role") != "slave":
+        for command, ask in (("TIME", _clock), ("SCAN, PTTL, TYPE", _keys)):
+            try:
+                found.append((yield from ask(downstream)))
+            except FencingError as exc:
+                if not isinstance(exc.__cause__, ResponseError):
+                    raise
+                found.append(_unreadable(downstream, command, exc))
+    return found
+
+
+def _clock(downstream: str) -> Dialogue[Finding]:
+    """Compare the server's clock with this machine's. No verdict looks at either: marks are dated by it, for people."""
+    before = time.time()
+    seconds, micros = yield from asking(("TIME",), downstream)
+    after = time.time()
+    ahead = int(seconds) + int(micros) / 1e6 - (before + after) / 2
+    if abs(ahead) <= _CLOCK_LIMIT + (after - before) / 2:
+        return _finding(
+            "clock", "ok", downstream, f"the server's clock and this machine's differ by {abs(ahead):.1f} s"
+        )
+    return _finding(
+        "clock",
+        "warning",
+        downstream,
+        f"the server's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's",
+        "no verdict depends on it; but when a mark was set, and how late a refused write came, is told wrong",
+        "synchronise both clocks (NTP)",
+    )
+
+
+def _keys(downstream: str) -> Dialogue[Finding]:
+    """Look at marks, up to a limit: none may go by itself, and nothing else may lie where marks do."""
+    cursor, seen, passing, foreign = b"0", 0, [], []
+    for _ in range(_PAGES):
+        cursor, keys = yield from asking(("SCAN", cursor.decode(), "MATCH", MARK_PATTERN, "COUNT", "1000"), downstream)
+        for key in keys:
+            name = key.decode("utf-8", "replace")
+            if resource_of(name) is None:
+                continue
+            seen += 1
+            if (yield from asking(("PTTL", name), downstream)) >= 0:
+                passing.append(name)
+            elif (yield from asking(("TYPE", name), downstream)) not in (b"hash", "hash"):
+                foreign.append(name)
+        if cursor == b"0" or seen >= _LOOKED_AT:
+            break
+    if passing or foreign:
+        return _finding(
+            "keys",
+            "broken",
+            downstream,
+            f"of {seen} marks {len(passing)} have a time to live, {len(foreign)} are something else: "
+            f"{', '.join((passing + foreign)[:3])}",
+            "a mark that goes by itself lets its next writer begin anew, or be refused; what is no mark refuses all",
+            "find who sets EXPIRE or writes there; PERSIST the marks, remove the rest and raise their fences",
+        )
+    return _finding("keys", "ok", downstream, f"{seen} marks looked at: all are kept for ever")
 
 
 def judge(facts: dict[str, str], where: str, on_missing: str, durability: Durability) -> Iterator[Finding]:
@@ -65,8 +129,8 @@ def _unreadable(where: str, command: str, exc: FencingError) -> Finding:
         "warning",
         where,
         f"{command} is not allowed: {exc}",
-        "what it would tell of eviction, replication and persistence is not known, so lost marks are not foreseen",
-        f"allow the user {command}, or look at the server's settings by hand",
+        "what it would tell of eviction, replication, persistence or marks is not known: lost marks are not foreseen",
+        f"allow the user {command}, or look at the server by hand",
     )
 
 

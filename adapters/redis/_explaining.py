@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from adapters.redis._dialogue import Dialogue
 from adapters.redis._errors import ServerRefusedError
-from adapters.redis._keys import MARK_PREFIX, mark_key, resource_of
+from adapters.redis._keys import MARK_PATTERN, mark_key, resource_of
 from adapters.redis._reading import as_mark, as_moment, asking, reading
 from fencing import Explanation, Mark, Refusal, Token
 from fencing.errors import IssuerMismatchError, LineageConflictError, StaleTokenError
@@ -53,7 +53,7 @@ def listing(prefix: str, downstream: str) -> Dialogue[dict[str, Mark]]:
     cursor = b"0"
     while True:
         answer: Sequence[bytes | list[bytes]] = yield from asking(
-            ("SCAN", cursor.decode(), "MATCH", f"{MARK_PREFIX.decode()}*}}:mark*", "COUNT", _PAGE, "TYPE", "hash"),
+            ("SCAN", cursor.decode(), "MATCH", MARK_PATTERN, "COUNT", _PAGE, "TYPE", "hash"),
             downstream,
         )
         cursor, keys = answer  # type: ignore[assignment]

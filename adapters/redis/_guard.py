@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
+from types import TracebackType
 from typing import Any, overload
 
 import redis
@@ -122,17 +123,9 @@ class SyncRedisGuard(RedisGuard):
 
     _node = Node
 
-    @contextmanager
-    def open(self, resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Recorder]:
+    def open(self, resources: tuple[str, ...], token: Token, holder: str) -> AbstractContextManager[Recorder]:
         """Yield a recorder. When the block ends without an error, check the token and execute the commands at once."""
-        tape = self._tape(resources)
-        try:
-            yield Recorder(tape)
-            tape.seal()
-            drive(self._place(resources), self._writing(resources, token, holder, tape))
-        except BaseException as exc:
-            tape.abandon(exc)
-            raise
+        return _Block(self, resources, token, holder)
 
     def raise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """Raise the marks, making those that are missing."""
@@ -173,6 +166,36 @@ class SyncRedisGuard(RedisGuard):
             return [(self.downstream, self._pool)]
         nodes = self._client.get_primaries()
         return [(f"{self.downstream} node {node.name}", Node(self._client, 0, node.name)) for node in nodes]
+
+
+class _Block:
+    """The ``with`` block of one write. A class, not a generator: it is on every write's way."""
+
+    __slots__ = ("_guard", "_holder", "_resources", "_tape", "_token")
+
+    def __init__(self, guard: SyncRedisGuard, resources: tuple[str, ...], token: Token, holder: str) -> None:
+        self._guard = guard
+        self._resources = resources
+        self._token = token
+        self._holder = holder
+        self._tape = guard._tape(resources)
+
+    def __enter__(self) -> Recorder:
+        return Recorder(self._tape)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tape, guard = self._tape, self._guard
+        if error is not None:
+            tape.abandon(error)
+            return
+        try:
+            tape.seal()
+            drive(guard._place(self._resources), guard._writing(self._resources, self._token, self._holder, tape))
+        except BaseException as exc:
+            tape.abandon(exc)
+            raise
 
 
 class AsyncRedisGuard(RedisGuard):

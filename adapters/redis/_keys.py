@@ -11,6 +11,9 @@ from fencing._law import check_resources
 MARK_PREFIX = b"fencing:{"
 """How every mark's key begins. No recorded command may name such a key."""
 
+MARK_PATTERN = "fencing:{*}:mark*"
+"""What ``SCAN`` looks for to find marks; :func:`resource_of` says which of those are."""
+
 # Readable as it is; everything else, above all the braces and "%" itself, is percent-encoded, so that no two
 # resources share a mark and no byte of a name ends a tag early (Redis Cluster specification, "Hash tags": from the
 # first "{" to the first "}" after it, if there is something in between).

@@ -5,25 +5,72 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from fencing import AsyncGuard, Finding
+from fencing import AsyncGuard, Finding, Mark
+from fencing._explain import ListsMarks, ListsMarksAsync
 from fencing._registry import guard_for
 
+LISTED = 100_000
+"""How many marks of a downstream are compared with the issuer."""
 
-def diagnose_target(text: str) -> Iterable[Finding]:
-    """Ask the guard of the named downstream what is wrong with it."""
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An issuer's name, and the newest number that it has given out."""
+
+    issuer: str
+    newest: int
+
+
+def diagnose_target(text: str, issued: Issued | None = None) -> Iterable[Finding]:
+    """Ask the guard of the named downstream what is wrong with it; and whether its marks are beyond the issuer."""
     guard = guard_for(_target(text))
     if isinstance(guard, AsyncGuard):
-        return asyncio.run(_adiagnose(guard))
-    return guard.diagnose()
+        return asyncio.run(_adiagnose(guard, issued))
+    found = list(guard.diagnose())
+    if issued and isinstance(guard, ListsMarks) and not _is_broken(found):
+        found.append(compare(guard.downstream, guard.list_marks("", LISTED), issued))
+    return found
 
 
-async def _adiagnose(guard: AsyncGuard[Any]) -> Iterable[Finding]:
-    return await guard.adiagnose()
+async def _adiagnose(guard: AsyncGuard[Any], issued: Issued | None) -> Iterable[Finding]:
+    found = list(await guard.adiagnose())
+    if issued and isinstance(guard, ListsMarksAsync) and not _is_broken(found):
+        found.append(compare(guard.downstream, await guard.alist_marks("", LISTED), issued))
+    return found
+
+
+def _is_broken(found: list[Finding]) -> bool:
+    return any(finding.severity == "broken" for finding in found)
+
+
+def compare(downstream: str, marks: Sequence[tuple[str, Mark]], issued: Issued) -> Finding:
+    """Say whether a mark holds a number that its issuer has not given out yet: then the issuer has fallen back."""
+    ours = [(name, mark) for name, mark in marks if mark.token.issuer == issued.issuer]
+    beyond = [(name, mark) for name, mark in ours if mark.token.value > issued.newest]
+    if not beyond:
+        return Finding(
+            "issuer",
+            "ok",
+            downstream,
+            f"{len(ours)} of {len(marks)} marks are the issuer's, none beyond {issued.newest}",
+        )
+    name, mark = max(beyond, key=lambda pair: pair[1].token.value)
+    return Finding(
+        "issuer",
+        "broken",
+        downstream,
+        f"{len(beyond)} marks are beyond what {issued.issuer} has issued ({issued.newest}): the highest is "
+        f"{mark.token.value} of {name!r}",
+        "the issuer has fallen back, by a restore of data alone or a snapshot: its new tokens are refused there, and "
+        "elsewhere they repeat numbers that were given out",
+        "fencing issuer bump --reason ..., until this check is content",
+    )
 
 
 def _target(text: str) -> Any:

@@ -13,7 +13,7 @@ from scheduler._connect import Database, Link
 from scheduler._doctor import diagnose
 from scheduler._sql import Statements
 from scheduler.console._options import database_options, json_option, print_json
-from scheduler.console._targets import diagnose_target
+from scheduler.console._targets import Issued, diagnose_target
 
 _SIGNS = {"ok": "ok     ", "warning": "WARNING", "broken": "BROKEN "}
 
@@ -40,13 +40,19 @@ def doctor(dsn: str | None, schema: str, targets: tuple[str, ...], as_json: bool
 
 
 def _findings(dsn: str | None, schema: str, targets: tuple[str, ...]) -> Iterator[Finding]:
+    issued = None
     if dsn or not targets:
         link = Link(Database(dsn), "doctor")
         with link.use("diagnose") as connection:
-            yield from diagnose(connection, Statements(schema))
+            statements = Statements(schema)
+            found = list(diagnose(connection, statements))
+            yield from found
+            if targets and not any(finding.severity == "broken" for finding in found):
+                row = connection.execute(statements["issued"]).fetchone()
+                issued = Issued(*row) if row else None
         link.close()
     for target in targets:
-        yield from diagnose_target(target)
+        yield from diagnose_target(target, issued)
 
 
 def _print(finding: Finding) -> None:

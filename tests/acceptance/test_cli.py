@@ -12,7 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
+import redis
 
+from fencing import Token, raise_fence
 from fencing.history import Event, JsonLines, Kind
 from scheduler import Bury, Job, Scheduler
 from scheduler.console.cli import COMMANDS
@@ -160,8 +162,24 @@ def test_the_doctor_looks_at_downstreams(tmp_path: Path, valkey_url: str) -> Non
     missing = fencing("doctor", "--target", f"sqlite:///{tmp_path}/x.db")
     assert missing.returncode == 1
     assert "create_all" in missing.stdout
-    redis = fencing("doctor", "--target", valkey_url, "--json")
-    assert {finding["where"].partition(":")[0] for finding in json.loads(redis.stdout)} == {"redis"}
+    done = fencing("doctor", "--target", valkey_url, "--json")
+    assert {finding["where"].partition(":")[0] for finding in json.loads(done.stdout)} == {"redis"}
+
+
+def test_the_doctor_finds_marks_that_the_issuer_has_not_reached(app: Scheduler, pg_dsn: str, valkey_url: str) -> None:
+    """The issuer's data were restored alone: the marks know better."""
+    with app.lease("a", ttl=30) as lease, redis.Redis.from_url(valkey_url) as client:
+        raise_fence(client, "a", token=lease.token)
+        raise_fence(client, "b", token=Token(2**62, "another", "a"))
+        arguments = ("doctor", "--target", valkey_url, "--json")
+        found = json.loads(fencing(*arguments, dsn=pg_dsn).stdout)
+        assert [one["severity"] for one in found if one["check"] == "issuer" and "redis" in one["where"]] == ["ok"]
+        ahead = Token(lease.token.value + 1000, lease.token.issuer, lease.token.lineage)
+        raise_fence(client, "c", token=ahead)
+    done = fencing(*arguments, dsn=pg_dsn)
+    assert done.returncode == 1
+    [broken] = [one for one in json.loads(done.stdout) if one["severity"] == "broken"]
+    assert (broken["check"], "issuer bump" in broken["remedy"], "'c'" in broken["message"]) == ("issuer", True, True)
 
 
 @pytest.mark.parametrize(

@@ -383,6 +383,8 @@ def test_diagnosis_names_what_is_not_assured(calls: Calls, plain: redis.Redis, s
         "redis-eviction": "ok",
         "redis-replication": "ok",
         "redis-persistence": "warning",
+        "redis-clock": "ok",
+        "redis-keys": "ok",
     }
     plain.config_set("maxmemory-policy", "allkeys-lru")
     plain.config_set("maxmemory", 10**9)
@@ -394,11 +396,29 @@ def test_diagnosis_names_what_is_not_assured(calls: Calls, plain: redis.Redis, s
         assert {f.check: f.severity for f in durable.diagnose()}["redis-replication"] == "broken"
 
 
+def test_diagnosis_finds_marks_that_go_by_themselves(calls: Calls, plain: redis.Redis) -> None:
+    def keys() -> Any:
+        [finding] = [finding for finding in calls.diagnose() if finding.check == "redis-keys"]
+        return finding
+
+    calls.raise_fence("a", "b", token=token(5))
+    assert keys().severity == "ok"
+    plain.expire("fencing:{b}:mark", 1000)
+    assert keys().severity == "broken"
+    assert "fencing:{b}:mark" in keys().message
+    plain.persist("fencing:{b}:mark")
+    plain.set("fencing:{c}:mark", "text")
+    assert keys().severity == "broken"
+
+
 def test_diagnosis_of_a_server_that_forbids_to_ask(plain: redis.Redis, server: Valkey) -> None:
     plain.execute_command("ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "-config")
     found = Blocking(f"redis://u:p@127.0.0.1:{server.port}/0").diagnose()
     assert [f.severity for f in found if f.check == "redis-access"] == ["warning"]
     assert "redis-eviction" in {f.check for f in found}
+    plain.execute_command("ACL", "SETUSER", "u", "-scan")
+    found = Blocking(f"redis://u:p@127.0.0.1:{server.port}/0").diagnose()
+    assert len([f for f in found if f.check == "redis-access"]) == 2
     plain.execute_command("ACL", "SETUSER", "u", "-info")
     found = Blocking(f"redis://u:p@127.0.0.1:{server.port}/0").diagnose()
     assert [f.check for f in found] == ["redis-access"]
