@@ -36,6 +36,9 @@ from scheduler.console._options import database_options, json_option, load_app, 
 @database_options
 @click.option("--batch", default=20, show_default=True, help="Messages taken at a time.")
 @click.option("--lease", default=60.0, show_default=True, help="Seconds after which another relay takes them over.")
+@click.option("--connections", default=1, show_default=True, help="Messages under way at once, each on its own.")
+@click.option("--rate", type=float, help="The most messages a second (default: no limit).")
+@click.option("--redirect-to", default="", metavar="ADDRESS", help="Send everything to this address alone: staging.")
 @click.option("--name", default="outbox", show_default=True, help="The name of the relay's lease.")
 @click.option("--once", is_flag=True, help="Send one batch, say what became of it, and end.")
 @click.option("--log-level", default="INFO", show_default=True)
@@ -48,6 +51,9 @@ def relay(
     schema: str,
     batch: int,
     lease: float,
+    connections: int,
+    rate: float | None,
+    redirect_to: str,
     name: str,
     once: bool,
     log_level: str,
@@ -61,7 +67,17 @@ def relay(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     leases = load_app(app) if app else Scheduler(dsn, schema=schema)
     engine = engine_of(target or leases._database.conninfo)
-    service = Relay(engine, transport_of(transport), leases=leases, batch=batch, lease=lease, name=name)
+    service = Relay(
+        engine,
+        transport_of(transport),
+        leases=leases,
+        batch=batch,
+        lease=lease,
+        connections=connections,
+        rate=rate,
+        redirect_to=redirect_to,
+        name=name,
+    )
     try:
         if once:
             counts = asdict(service.run_once())

@@ -255,10 +255,23 @@ def test_one_batch_with_the_schedulers_own_database(
 ) -> None:
     engine, dsn = served
     put(engine, "a", "b")
-    process = relay_process(tmp_path, dsn, smtp_sink, "--once", "--json")
+    process = relay_process(
+        tmp_path,
+        dsn,
+        smtp_sink,
+        "--once",
+        "--json",
+        "--connections",
+        "2",
+        "--rate",
+        "1000",
+        "--redirect-to",
+        "qa@example.org",
+    )
     output, log = process.communicate(timeout=30)
     assert process.returncode == 0, log
     assert json.loads(output)["sent"] == 2
+    assert [one.rcpt_tos for one in smtp_sink.received] == [("qa@example.org",)] * 2
     assert row(engine, "a")["issuer"].startswith("fencing-")
     smtp_sink.stop()
     put(engine, "c")

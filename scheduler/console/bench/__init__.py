@@ -12,12 +12,15 @@ from scheduler.console.bench._frame import Bench, Result, Servers, measure
 
 __all__ = ["bench"]
 
-GROUPS = ("scheduler", "guards")
+GROUPS = ("scheduler", "guards", "outbox")
 """Each is a module here with a list ``BENCHES``, imported when it is asked for: it may need an extra."""
+
+FAULTS = "outbox-faults"
+"""The name of what measures no speed: copies of a message under faults."""
 
 
 @click.command()
-@click.argument("groups", nargs=-1, type=click.Choice(GROUPS))
+@click.argument("groups", nargs=-1, type=click.Choice((*GROUPS, FAULTS)))
 @click.option("--only", multiple=True, metavar="NAME", help="Run these benchmarks only.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds; in each, ours and the baseline take turns.")
 @click.option("--scale", default=1.0, show_default=True, help="A part of the full amount of work, for a quick look.")
@@ -35,8 +38,14 @@ def bench(
 ) -> None:
     """Measure against baselines on embedded servers, or on those given (in schemas and under keys of its own).
 
-    Prints the median and the spread of each. Exit status 1 if a goal was missed.
+    Prints the median and the spread of each. Exit status 1 if a goal was missed. outbox-faults, by itself, stops and
+    kills relays at each point of a hand-over, and counts the copies of the message; 1 if a promise was broken.
     """
+    if FAULTS in groups:
+        if len(groups) > 1 or only:
+            raise click.UsageError(f"{FAULTS} is run by itself")
+        importlib.import_module(f"{__name__}._faults").run(dsn, as_json)
+        return
     known = {one.name: one for group in groups or GROUPS for one in _benches(group)}
     unknown = [name for name in only if name not in known]
     if unknown:

@@ -9,12 +9,15 @@ import signal
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from scheduler.console.demo._given import Given
 from scheduler.console.demo._process import PROGRAM, WorkerProcess
-from scheduler.console.embedded import Postgres, SmtpSink, Valkey
+from scheduler.console.embedded import Postgres, Valkey
 from scheduler.console.embedded._place import Place
+
+if TYPE_CHECKING:
+    from scheduler.console.embedded import SmtpSink
 
 
 class StoryError(Exception):
@@ -32,7 +35,7 @@ class Stage:
         self.given = given
         self.postgres = None if given.dsn else Postgres()
         self.valkey = None if given.redis else Valkey()
-        self.sink = None if given.smtp else SmtpSink()
+        self.sink: SmtpSink | None = None
         self.workers: list[WorkerProcess] = []
         self._starts: list[Future[Any]] = []
         self._stack = ExitStack()
@@ -49,8 +52,10 @@ class Stage:
             self._starts = [pool.submit(server.start) for server in servers]
             for number in (1, 2):
                 self.workers.append(stack.enter_context(closing(WorkerProcess(place.path, number))))
-            if self.sink is not None:
-                stack.enter_context(self.sink)
+            if not self.given.smtp:
+                from scheduler.console.embedded import SmtpSink  # heavy: while the others start
+
+                self.sink = stack.enter_context(SmtpSink())
             self._stack = stack.pop_all()
         return self
 

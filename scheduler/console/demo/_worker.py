@@ -6,25 +6,21 @@ end, another line.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
-import os
-import signal
 import sys
 from typing import Any
 
 from fencing import history
 from scheduler import Job
+from scheduler.console._parent import die_with
 from scheduler.console.demo import careless, shop
 from scheduler.console.demo._addresses import Addresses
-
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def main(parent: int) -> None:
     """Work as ordered until SIGTERM."""
-    _die_with(parent)
+    die_with(parent)
     line = sys.stdin.readline()
     if not line:
         return
@@ -43,17 +39,6 @@ def _work(job: Job) -> None:
     text = "is in the middle of its work"
     history.emit(history.Event("note", "done", job.lease.holder, token=str(job.token), detail=text))
     sys.stdin.readline()
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the demo is gone, however it went: a stopped process sees no end of its input.
-
-    Where there is no prctl the watchdog of the demo's directory does it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before
-        sys.exit(1)
 
 
 if __name__ == "__main__":
