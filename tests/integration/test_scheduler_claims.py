@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.jobs import Hand, Tables, completed, ended, installed_beside
+from support.waiting import eventually
 
 from scheduler import Scheduler
 from scheduler._store import Settled
@@ -133,6 +134,24 @@ def test_rows_that_another_claim_holds_are_skipped_not_waited_for(
         other.execute(f"select from {tables.schema}.job where id = {first} for update".encode())
         assert [job.id for job in hand().claim()] == [second]
     assert [job.id for job in hand().claim()] == [first]
+
+
+def test_the_rows_of_a_worker_that_is_stopped_inside_a_transaction_come_back_to_the_others(
+    app: Scheduler, tables: Tables, hand: Callable[..., Hand]
+) -> None:
+    """SIGSTOP inside an open claim: its rows were invisible to everyone. The server ends such a session."""
+    number = app.enqueue("work").id
+    stopped, other = hand(owner="stopped"), hand(owner="other")
+    claiming = stopped.on("claim")
+    claiming.execute("set idle_in_transaction_session_timeout = '300ms'")  # not the 10 s that workers have
+    claiming.execute("begin")
+    job = stopped.claim_one()
+    assert other.claim() == []
+    (taken,) = eventually(other.claim, "it can be claimed again")
+    assert (taken.id, taken.attempt) == (number, 1)
+    assert taken.token > job.token
+    with pytest.raises(psycopg.Error):
+        claiming.execute("commit")
 
 
 def test_every_claim_gets_a_new_token_also_for_the_same_worker(
