@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self, cast
+from typing import Any, Self
 from weakref import WeakSet
 
 from fencing.errors import FencingError
@@ -20,13 +20,17 @@ from scheduler import _migrate
 from scheduler._acts import Ending, Outside, checked_reason, end_one
 from scheduler._connect import Database, Link
 from scheduler._enqueue import (
+    Row,
     Unique,
     checked_args,
     checked_due,
     checked_priority,
     checked_unique,
+    each,
     enqueue,
     enqueue_alone,
+    enqueue_many,
+    enqueue_many_alone,
 )
 from scheduler._held import Counts
 from scheduler._hooks import E, EnqueueEvent, Hooks
@@ -233,39 +237,82 @@ class Scheduler(ScheduleFace):
         task: str,
         args: Iterable[Any],
         *,
-        due_at: datetime | None = None,
+        due_at: datetime | Callable[[Any], datetime | None] | None = None,
+        key: Callable[[Any], str | None] | None = None,
+        unique: Unique | None = None,
         priority: int = 0,
         queue: str = "default",
         exclusive: str | Callable[[Any], str | None] | None = None,
-    ) -> int:
-        """Enqueue one job per element of ``args`` by COPY, all or none; return how many.
+        connection: Any = None,
+    ) -> Any:
+        """Enqueue one job per element of ``args``, all or none; return how many were made.
 
-        ``exclusive``: as in :meth:`enqueue`, for all of them or a function of each one's arguments.
+        ``key`` is a function of each one's arguments, ``due_at`` and ``exclusive`` may be one; those whose key is
+        taken already (see :meth:`enqueue`) are passed over. With ``connection=`` the jobs exist if and only if the
+        caller's transaction commits; awaitable for an async one. Without keys and connection they are written by
+        COPY, which is the fastest.
         """
         if isinstance(args, str | bytes | Mapping):
             raise TypeError(
                 f"enqueue_many() takes one arguments per job, [args, …]; for a single job of {task!r} use enqueue()"
             )
-        name, due = self._known_task(task), checked_due(due_at)
-        checked_priority(priority)
-        check_name("queue", queue)
-        attempts = self._tasks[task].retry.max_attempts
-        value = exclusive if callable(exclusive) else lambda _: exclusive
-        rows = [
-            (queue, name, json.loads(checked_args(task, one)), priority, due, _checked_exclusive(value(one)), attempts)
-            for one in args
-        ]
+        if key is not None and not callable(key):
+            raise TypeError(f"key= takes a function of each job's arguments, not {key!r}: one key makes one job")
+        unique = checked_unique(unique, key)
+        fixed = {
+            "task": self._known_task(task),
+            "queue": check_name("queue", queue),
+            "priority": checked_priority(priority),
+            "max_attempts": self._tasks[task].retry.max_attempts,
+        }
+        rows = self._many_rows(task, args, each(due_at), each(key), each(exclusive))
+        if unique == "forever" and any(row.key is None for row in rows):
+            raise ValueError("unique='forever' is about keys: key= gave None for one of the jobs")
+        tracing = Enqueuing(task, queue, len(rows))
+        made: Any
+        try:
+            if connection is not None:
+                fixed["trace"] = tracing.context
+                made = enqueue_many(connection, self._statements, fixed, rows, unique)
+            else:
+                made = self._many_alone(fixed, rows, unique, tracing.context)
+        except BaseException as exc:
+            tracing.end(error=exc)
+            raise
+        return self._told(task, queue, tracing, made)
+
+    def _many_alone(self, fixed: dict[str, Any], rows: list[Row], unique: Unique | None, trace: str | None) -> int:
+        if not rows:
+            return 0
         with self._here().link.use("enqueue many") as own:
-            tracing = Enqueuing(name, queue, len(rows))
-            try:
-                count = copy_jobs(own, self._statements, rows, tracing.context) if rows else 0
-            except BaseException as exc:
-                tracing.end(error=exc)
-                raise
-            tracing.end()
-        if self._hooks.wants(EnqueueEvent):
-            self._hooks.tell(EnqueueEvent(name, queue, count, None, True))
-        return count
+            if unique is not None:
+                return enqueue_many_alone(own, self._statements, {**fixed, "trace": trace}, rows, unique)
+            queue, task, priority, attempts = (fixed[name] for name in ("queue", "task", "priority", "max_attempts"))
+            copied = [
+                (queue, task, json.loads(row.args), priority, row.due_at, row.exclusive, attempts) for row in rows
+            ]
+            return copy_jobs(own, self._statements, copied, trace)
+
+    def _many_rows(
+        self,
+        task: str,
+        args: Iterable[Any],
+        due_at: Callable[[Any], datetime | None],
+        key: Callable[[Any], str | None],
+        exclusive: Callable[[Any], str | None],
+    ) -> list[Row]:
+        rows = []
+        for one in args:
+            name = key(one)
+            rows.append(
+                Row(
+                    checked_args(task, one),
+                    checked_due(due_at(one)),
+                    check_name("key", name, most=500) if name is not None else None,
+                    _checked_exclusive(exclusive(one)),
+                )
+            )
+        return rows
 
     def cancel(self, job_id: int, *, reason: str, actor: str | None = None) -> Outside:
         """End a job as ``cancelled``, whether it waits or runs; return what it was.
@@ -497,20 +544,23 @@ class Scheduler(ScheduleFace):
             endpoint.close()
 
     def _told(self, task: str, queue: str, tracing: Enqueuing, enqueued: Any) -> Any:
-        """End the span and tell the hooks of a job that was enqueued, or will be when ``enqueued`` is awaited."""
-        if isinstance(enqueued, Enqueued):
-            tracing.end(enqueued.id)
+        """End the span and tell the hooks of what was enqueued (a job, or how many), or will be when ``enqueued`` is
+        awaited."""
+        if isinstance(enqueued, Enqueued | int):
+            one = enqueued if isinstance(enqueued, Enqueued) else None
+            tracing.end(one.id if one else None)
             if self._hooks.wants(EnqueueEvent):
-                self._hooks.tell(EnqueueEvent(task, queue, 1, enqueued.id, enqueued.created))
+                event = (1, one.id, one.created) if one else (enqueued, None, True)
+                self._hooks.tell(EnqueueEvent(task, queue, *event))
             return enqueued
 
-        async def awaited() -> Enqueued:
+        async def awaited() -> Any:
             try:
-                done: Enqueued = await enqueued
+                done = await enqueued
             except BaseException as exc:
                 tracing.end(error=exc)
                 raise
-            return cast(Enqueued, self._told(task, queue, tracing, done))
+            return self._told(task, queue, tracing, done)
 
         return awaited()
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, Literal, cast, get_args
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
-import psycopg
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
-
-from fencing.errors import ContentionError, NotInTransactionError
-from scheduler._connect import Connection, translate, translated
+from fencing.errors import ContentionError
+from scheduler._callers import Plan, run_alone, run_in_caller
+from scheduler._connect import Connection
 from scheduler._job import Enqueued
 from scheduler._json import json_text
 from scheduler._sql import Statements
@@ -21,7 +19,19 @@ _TRIES = 5
 Unique = Literal["alive", "forever"]
 """For how long a key is unique: while a job with it is ``alive`` (ready or leased), or ``forever``."""
 
-Plan = Generator[dict[str, Any], Sequence[tuple[Any, ...]], Enqueued]
+PAGE = 1000
+"""How many jobs one statement enqueues at most."""
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """What differs between jobs that are enqueued together. ``args`` is JSON text."""
+
+    args: str
+    due_at: datetime | None
+    key: str | None
+    exclusive: str | None
 
 
 def checked_args(task: str, args: object) -> str:
@@ -66,93 +76,44 @@ def checked_unique(unique: object, key: object) -> Unique | None:
 def enqueue(
     connection: Any, statements: Statements, parameters: dict[str, Any], unique: Unique | None
 ) -> Enqueued | Awaitable[Enqueued]:
-    """Enqueue through any connection or session that speaks psycopg; awaitable for an async one.
-
-    SQLAlchemy's are asked for the driver's name, not imported. Raises ``TypeError`` that names what cannot be used.
-    """
-    text = _statement(statements, unique)
-    if isinstance(connection, psycopg.Connection):
-        _refuse_autocommit(connection)
-        return _run(_plan(parameters), lambda values: _rows(connection, text, values))
-    if isinstance(connection, psycopg.AsyncConnection):
-        _refuse_autocommit(connection)
-        return _run_async(_plan(parameters), lambda values: _rows_async(connection, text, values))
-    libraries = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
-    if "sqlalchemy" not in libraries:
-        raise TypeError(
-            f"connection= takes a psycopg or SQLAlchemy connection or session, not {type(connection).__module__}."
-            f"{type(connection).__qualname__}"
-        )
-    if hasattr(connection, "run_sync"):
-
-        async def in_caller() -> Enqueued:
-            enqueued: Enqueued = await connection.run_sync(lambda sync: _through_sqlalchemy(sync, text, parameters))
-            return enqueued
-
-        return in_caller()
-    return _through_sqlalchemy(connection, text, parameters)
+    """Enqueue a job in the caller's transaction; awaitable for an async connection. Raises as
+    :func:`run_in_caller`."""
+    return run_in_caller(connection, _statement(statements, "enqueue", unique), _plan(parameters))
 
 
 def enqueue_alone(
     connection: Connection, statements: Statements, parameters: dict[str, Any], unique: Unique | None
 ) -> Enqueued:
     """Enqueue through a connection of our own, in a transaction of its own."""
-    text = _statement(statements, unique)
-    return _run(_plan(parameters), lambda values: _rows(connection, text, values))
+    return run_alone(connection, _statement(statements, "enqueue", unique), _plan(parameters))
 
 
-def _statement(statements: Statements, unique: Unique | None) -> str:
-    return statements["enqueue_forever" if unique == "forever" else "enqueue"]
+def enqueue_many(
+    connection: Any, statements: Statements, parameters: dict[str, Any], rows: Iterable[Row], unique: Unique | None
+) -> int | Awaitable[int]:
+    """Enqueue many jobs in the caller's transaction, as :func:`enqueue`; return how many were made."""
+    return run_in_caller(connection, _statement(statements, "enqueue_many", unique), _plan_many(parameters, rows))
 
 
-def _through_sqlalchemy(connection: Any, text: str, parameters: dict[str, Any]) -> Enqueued:
-    # A Session is asked for its connection; a Connection has no such method. Both begin their transaction by
-    # themselves.
-    core = connection.connection() if callable(getattr(connection, "connection", None)) else connection
-    if not hasattr(core, "exec_driver_sql"):
-        raise TypeError(
-            f"connection= takes a connection or session, not {type(connection).__qualname__}; open one first"
-        )
-    if core.dialect.driver != "psycopg":
-        raise TypeError(
-            f"connection= takes a connection over psycopg, not over {core.dialect.name}+{core.dialect.driver}: "
-            "the job has to be "
-            "written in the scheduler's own database"
-        )
-    if getattr(core.connection.dbapi_connection, "autocommit", False) is True:
-        raise _no_transaction('its isolation level is "AUTOCOMMIT"; use a connection with another isolation level')
-
-    def rows(values: dict[str, Any]) -> Sequence[tuple[Any, ...]]:
-        try:
-            return [tuple(row) for row in core.exec_driver_sql(text, values).fetchall()]
-        except Exception as exc:
-            driver_error = getattr(exc, "orig", None)
-            if isinstance(driver_error, psycopg.Error):
-                raise translate(driver_error, "enqueue") from exc
-            raise
-
-    return _run(_plan(parameters), rows)
+def enqueue_many_alone(
+    connection: Connection, statements: Statements, parameters: dict[str, Any], rows: Iterable[Row], unique: Unique
+) -> int:
+    """Enqueue many jobs through a connection of our own, all or none."""
+    with connection.transaction():
+        text = _statement(statements, "enqueue_many", unique)
+        return run_alone(connection, text, _plan_many(parameters, rows))
 
 
-def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """Refuse a connection on which each statement commits by itself: the job would exist whatever the caller does."""
-    if not connection.autocommit or connection.closed:
-        return
-    # In a pipeline the status lags behind what was queued; psycopg counts its blocks under a private name.
-    blocks = getattr(connection, "_num_transactions", 0)
-    if connection.pgconn.transaction_status == TransactionStatus.IDLE and not blocks:
-        raise _no_transaction("it is in autocommit mode; use 'with connection.transaction():' around the writes")
+def each(value: T | Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return what gives each job its value: the function that was given, or one that always gives ``value``."""
+    return value if callable(value) else lambda _: value
 
 
-def _no_transaction(why: str) -> NotInTransactionError:
-    return NotInTransactionError(
-        f"connection= puts the job into the caller's transaction, but this connection has none: {why}, "
-        "or leave connection= away",
-        downstream="scheduler",
-    )
+def _statement(statements: Statements, name: str, unique: Unique | None) -> str:
+    return statements[f"{name}_forever" if unique == "forever" else name]
 
 
-def _plan(parameters: dict[str, Any]) -> Plan:
+def _plan(parameters: dict[str, Any]) -> Plan[Enqueued]:
     for _ in range(_TRIES):
         rows = yield parameters
         if rows:
@@ -163,34 +124,11 @@ def _plan(parameters: dict[str, Any]) -> Plan:
     )
 
 
-def _rows(connection: psycopg.Connection[Any], text: str, values: dict[str, Any]) -> Sequence[tuple[Any, ...]]:
-    with translated("enqueue"), connection.cursor(row_factory=tuple_row) as cursor:
-        return cursor.execute(text, values).fetchall()
-
-
-async def _rows_async(
-    connection: psycopg.AsyncConnection[Any], text: str, values: dict[str, Any]
-) -> Sequence[tuple[Any, ...]]:
-    with translated("enqueue"):
-        async with connection.cursor(row_factory=tuple_row) as cursor:
-            return await (await cursor.execute(text, values)).fetchall()
-
-
-def _run(plan: Plan, rows: Any) -> Enqueued:
-    try:
-        values = next(plan)
-        while True:
-            values = plan.send(rows(values))
-    except StopIteration as done:
-        enqueued: Enqueued = done.value
-        return enqueued
-
-
-async def _run_async(plan: Plan, rows: Any) -> Enqueued:
-    try:
-        values = next(plan)
-        while True:
-            values = plan.send(await rows(values))
-    except StopIteration as done:
-        enqueued: Enqueued = done.value
-        return enqueued
+def _plan_many(parameters: dict[str, Any], rows: Iterable[Row]) -> Plan[int]:
+    # In the order of the keys over all pages, too: two callers that bring the same keys wait for each other in turn.
+    left, made = iter(sorted(rows, key=lambda row: row.key or "")), 0
+    while page := list(islice(left, PAGE)):
+        args, dues, keys, exclusives = (list(column) for column in zip(*page, strict=True))
+        answer = yield {**parameters, "args": args, "dues": dues, "keys": keys, "exclusives": exclusives}
+        made += answer[0][0]
+    return made

@@ -404,6 +404,83 @@ def test_many_callers_with_one_key_make_one_job(app: Scheduler, tables: Tables, 
 # -- many at once
 
 
+@pytest.mark.parametrize("unique", ["alive", "forever"])
+def test_many_with_keys_pass_over_those_that_are_taken(app: Scheduler, tables: Tables, unique: Any) -> None:
+    taken = app.enqueue("work", 3, key="k3", unique=unique).id
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    made = app.enqueue_many(
+        "work",
+        [*range(2500), 7, 7],
+        key=lambda n: f"k{n}",
+        due_at=lambda n: due + timedelta(hours=n),
+        exclusive=lambda n: f"x{n % 3}",
+        unique=unique,
+        priority=2,
+        queue="bulk",
+    )
+    assert made == 2499
+    jobs = {job["key"]: job for job in tables.jobs()}
+    assert len(jobs) == 2500
+    assert jobs["k3"]["id"] == taken
+    job = jobs["k2400"]
+    assert (job["args"], job["due_at"], job["exclusive"]) == (2400, due + timedelta(hours=2400), "x0")
+    assert (job["priority"], job["queue"], job["max_attempts"], job["key_forever"]) == (
+        2,
+        "bulk",
+        3,
+        unique == "forever",
+    )
+    assert app.enqueue_many("work", range(2500), key=lambda n: f"k{n}", unique=unique) == 0
+
+
+def test_keys_are_for_those_that_have_one(app: Scheduler, tables: Tables) -> None:
+    assert app.enqueue_many("work", [1, 1, 2, 2], key=lambda n: "one" if n == 1 else None) == 3
+    with pytest.raises(ValueError, match="gave None for one of the jobs"):
+        app.enqueue_many("work", [1, 2], key=lambda n: "x" if n == 1 else None, unique="forever")
+    with pytest.raises(TypeError, match="key= takes a function"):
+        app.enqueue_many("work", [1, 2], key="x")  # type: ignore[arg-type]
+    assert len(tables.jobs()) == 3
+
+
+@pytest.mark.parametrize("finish", ["commit", "rollback"])
+def test_many_exist_if_and_only_if_the_callers_transaction_commits(app: Scheduler, tables: Tables, finish: str) -> None:
+    with psycopg.connect(tables.dsn) as connection:
+        assert app.enqueue_many("work", range(3), connection=connection) == 3
+        assert tables.jobs() == []
+        getattr(connection, finish)()
+    engine = sa.create_engine(sync_url(tables.dsn), poolclass=NullPool)
+    with Session(engine) as session:
+        assert app.enqueue_many("work", range(3), connection=session) == 3
+        getattr(session, finish)()
+
+    async def asynchronous() -> None:
+        beside = create_async_engine(async_url(tables.dsn), poolclass=NullPool)
+        async with beside.connect() as connection:
+            assert await app.enqueue_many("work", range(3), key=str, connection=connection) == 3
+            await getattr(connection, finish)()
+        await beside.dispose()
+
+    asyncio.run(asynchronous())
+    assert len(tables.jobs()) == (9 if finish == "commit" else 0)
+
+
+def test_two_callers_with_the_same_many_keys_wait_for_each_other_in_turn(app: Scheduler, tables: Tables) -> None:
+    """Whoever brings them in another order must not make a deadlock of it."""
+    keys = [f"k{n}" for n in range(1500)]
+    answers: list[int] = []
+    with psycopg.connect(tables.dsn) as first, psycopg.connect(tables.dsn) as second:
+        assert app.enqueue_many("work", keys[:1000], key=str, connection=first) == 1000
+        waiter = threading.Thread(
+            target=lambda: answers.append(app.enqueue_many("work", keys[::-1], key=str, connection=second))
+        )
+        waiter.start()
+        wait_until_blocked(tables.dsn, second.info.backend_pid, by=first.info.backend_pid)
+        assert app.enqueue_many("work", keys[1000:], key=str, connection=first) == 500
+        first.commit()
+        waiter.join(20)
+    assert answers == [0]
+
+
 def test_many_jobs_are_written_by_one_copy(app: Scheduler, tables: Tables) -> None:
     due = datetime(2030, 1, 1, tzinfo=UTC)
     assert app.enqueue_many("work", ({"n": n} for n in range(1000)), due_at=due, priority=2, queue="bulk") == 1000
