@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Self
 from weakref import WeakSet
 
 from fencing.errors import FencingError
 from scheduler import _migrate
-from scheduler._acts import Ending, Outside, checked_reason, end_one
+from scheduler._act_face import ActFace
 from scheduler._connect import Database, Link
-from scheduler._enqueue import (
-    Row,
-    Unique,
-    checked_args,
-    checked_due,
-    checked_priority,
-    checked_unique,
-    each,
-    enqueue,
-    enqueue_alone,
-    enqueue_many,
-    enqueue_many_alone,
-)
+from scheduler._enqueue_face import EnqueueFace
 from scheduler._held import Counts
-from scheduler._hooks import E, EnqueueEvent, Hooks
-from scheduler._job import Enqueued, Job
+from scheduler._hooks import E, Hooks
+from scheduler._job import Job
 from scheduler._leases import Hold, Leases
 from scheduler._loop import log
 from scheduler._measure import MAX_WINDOW, measure
 from scheduler._measures import Measures
-from scheduler._postgres import copy_jobs
 from scheduler._prometheus import Collector, Endpoint
 from scheduler._pruner import Pruned, Pruner
 from scheduler._queues import Queue, make_queue, store_queues
-from scheduler._record import JobRecord, read_job, wait_for_result
 from scheduler._registrar import Registrar
-from scheduler._replay import DeadFilter, Replayed, replay_dead, replay_one
 from scheduler._retention import Retention
 from scheduler._retry import Retry
 from scheduler._schedule_face import ScheduleFace
@@ -53,15 +36,10 @@ from scheduler._schedules import Declared
 from scheduler._sql import Statements
 from scheduler._tally import Tallies
 from scheduler._tasks import Fences, Task, check_name, make_task
-from scheduler._tracing import Enqueuing
 from scheduler._worker import Service, Worker, wait_until
 from scheduler.errors import UnknownTaskError
 
 Handler = Callable[[Job], Any]
-
-
-def _checked_exclusive(value: object) -> str | None:
-    return None if value is None else check_name("exclusive value", value, most=500)
 
 
 @dataclass
@@ -86,7 +64,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Scheduler(ScheduleFace):
+class Scheduler(EnqueueFace, ActFace, ScheduleFace):
     """A scheduler over PostgreSQL whose every claim carries a fencing token.
 
     ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``:
@@ -175,236 +153,6 @@ class Scheduler(ScheduleFace):
         return register
 
     # -- what the application asks for
-
-    def enqueue(
-        self,
-        task: str,
-        args: Any = None,
-        *,
-        due_at: datetime | None = None,
-        key: str | None = None,
-        unique: Unique | None = None,
-        priority: int = 0,
-        queue: str = "default",
-        exclusive: str | None = None,
-        connection: Any = None,
-    ) -> Any:
-        """Enqueue a job; return :class:`Enqueued` (created, id), awaitable for an async ``connection``.
-
-        With ``connection=`` (psycopg, or a SQLAlchemy connection or session over psycopg) the job exists if and only
-        if the caller's transaction commits; one that commits each statement by itself (autocommit) is refused:
-        :class:`~fencing.errors.NotInTransactionError`.
-
-        ``key`` with ``unique="alive"`` (the default): while a job with that key is alive (ready or leased), no second
-        one is made and its id is returned. With ``unique="forever"`` no second one is ever made, whatever became of
-        the first and however long ago its row was pruned; its id is returned. The two kinds do not look at each
-        other: choose one for a key.
-
-        ``due_at``: aware, None for now by the database's clock. Higher ``priority`` runs first within a queue.
-        ``exclusive``: of the jobs with the same value, whatever their task and queue, at most one has a live lease at
-        a time; the others wait and hold up nobody else.
-        ``args`` and the handler's result are at most 1 MiB of JSON each.
-
-        Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is
-        written then.
-        """
-        parameters = {
-            "task": self._known_task(task),
-            "args": checked_args(task, args),
-            "due_at": checked_due(due_at),
-            "key": check_name("key", key, most=500) if key is not None else None,
-            "exclusive": _checked_exclusive(exclusive),
-            "priority": checked_priority(priority),
-            "queue": check_name("queue", queue),
-            "max_attempts": self._tasks[task].retry.max_attempts,
-        }
-        unique = checked_unique(unique, key)
-        tracing = Enqueuing(task, queue)
-        parameters["trace"] = tracing.context
-        try:
-            if connection is not None:
-                enqueued = enqueue(connection, self._statements, parameters, unique)
-            else:
-                with self._here().link.use("enqueue") as own:
-                    enqueued = enqueue_alone(own, self._statements, parameters, unique)
-        except BaseException as exc:
-            tracing.end(error=exc)
-            raise
-        return self._told(task, queue, tracing, enqueued)
-
-    def enqueue_many(
-        self,
-        task: str,
-        args: Iterable[Any],
-        *,
-        due_at: datetime | Callable[[Any], datetime | None] | None = None,
-        key: Callable[[Any], str | None] | None = None,
-        unique: Unique | None = None,
-        priority: int = 0,
-        queue: str = "default",
-        exclusive: str | Callable[[Any], str | None] | None = None,
-        connection: Any = None,
-    ) -> Any:
-        """Enqueue one job per element of ``args``, all or none; return how many were made.
-
-        ``key`` is a function of each one's arguments, ``due_at`` and ``exclusive`` may be one; those whose key is
-        taken already (see :meth:`enqueue`) are passed over. With ``connection=`` the jobs exist if and only if the
-        caller's transaction commits; awaitable for an async one. Without keys and connection they are written by
-        COPY, which is the fastest.
-        """
-        if isinstance(args, str | bytes | Mapping):
-            raise TypeError(
-                f"enqueue_many() takes one arguments per job, [args, …]; for a single job of {task!r} use enqueue()"
-            )
-        if key is not None and not callable(key):
-            raise TypeError(f"key= takes a function of each job's arguments, not {key!r}: one key makes one job")
-        unique = checked_unique(unique, key)
-        fixed = {
-            "task": self._known_task(task),
-            "queue": check_name("queue", queue),
-            "priority": checked_priority(priority),
-            "max_attempts": self._tasks[task].retry.max_attempts,
-        }
-        rows = self._many_rows(task, args, each(due_at), each(key), each(exclusive))
-        if unique == "forever" and any(row.key is None for row in rows):
-            raise ValueError("unique='forever' is about keys: key= gave None for one of the jobs")
-        tracing = Enqueuing(task, queue, len(rows))
-        made: Any
-        try:
-            if connection is not None:
-                fixed["trace"] = tracing.context
-                made = enqueue_many(connection, self._statements, fixed, rows, unique)
-            else:
-                made = self._many_alone(fixed, rows, unique, tracing.context)
-        except BaseException as exc:
-            tracing.end(error=exc)
-            raise
-        return self._told(task, queue, tracing, made)
-
-    def _many_alone(self, fixed: dict[str, Any], rows: list[Row], unique: Unique | None, trace: str | None) -> int:
-        if not rows:
-            return 0
-        with self._here().link.use("enqueue many") as own:
-            if unique is not None:
-                return enqueue_many_alone(own, self._statements, {**fixed, "trace": trace}, rows, unique)
-            queue, task, priority, attempts = (fixed[name] for name in ("queue", "task", "priority", "max_attempts"))
-            copied = [
-                (queue, task, json.loads(row.args), priority, row.due_at, row.exclusive, attempts) for row in rows
-            ]
-            return copy_jobs(own, self._statements, copied, trace)
-
-    def _many_rows(
-        self,
-        task: str,
-        args: Iterable[Any],
-        due_at: Callable[[Any], datetime | None],
-        key: Callable[[Any], str | None],
-        exclusive: Callable[[Any], str | None],
-    ) -> list[Row]:
-        rows = []
-        for one in args:
-            name = key(one)
-            rows.append(
-                Row(
-                    checked_args(task, one),
-                    checked_due(due_at(one)),
-                    check_name("key", name, most=500) if name is not None else None,
-                    _checked_exclusive(exclusive(one)),
-                )
-            )
-        return rows
-
-    def cancel(self, job_id: int, *, reason: str, actor: str | None = None) -> Outside:
-        """End a job as ``cancelled``, whether it waits or runs; return what it was.
-
-        A running job is taken from its holder: its lease is lost (``job.lease.lost``, ``ensure()`` raises with the
-        cause), its settlement is refused, and its declared fences (``fences=``) are raised to a token that is drawn
-        for this, so that its writes end. They are raised before this returns where this process knows the task;
-        otherwise, or where a downstream does not answer, by the workers. Nothing interrupts the handler itself.
-
-        ``reason`` and ``actor`` (default: this process) are kept in the audit. Raises :class:`UnknownJobError` where
-        there is no such job, :class:`JobStateError` where it has ended already.
-        """
-        return self._end(job_id, "cancelled", reason, actor)
-
-    def bury(self, job_id: int, *, reason: str, actor: str | None = None) -> Outside:
-        """End a job as ``dead`` from outside; everything else is as in :meth:`cancel`.
-
-        A dead job shows up in ``fencing dead list`` and can be replayed.
-        """
-        return self._end(job_id, "dead", reason, actor)
-
-    def replay(self, job_id: int, *, reason: str, actor: str | None = None) -> None:
-        """Let a dead or cancelled job run again, now.
-
-        It keeps its key, so that effects under ``once=job.key`` stay applied once; its attempts are counted anew, its
-        tokens go on rising. Raises :class:`UnknownJobError`, and :class:`JobStateError` where it is neither dead nor
-        cancelled or a job with its key is alive.
-        """
-        here = self._here()
-        replay_one(here.link, self._statements, job_id, actor=self._actor(actor), reason=checked_reason(reason))
-
-    def replay_dead(
-        self,
-        *,
-        reason: str,
-        actor: str | None = None,
-        ids: Iterable[int] | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        error: str | None = None,
-        since: datetime | None = None,
-        limit: int | None = None,
-        dry_run: bool = False,
-    ) -> Replayed:
-        """Replay the dead jobs that fit every condition given: their ids, task, queue, a text that their reason or
-        last error contains, died since then (aware); at most ``limit``.
-
-        ``dry_run`` changes nothing and returns which would have been tried. Those whose key is alive are skipped, and
-        said why.
-        """
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise ValueError(f"limit= is None or a whole number from 1, not {limit!r}")
-        return replay_dead(
-            self._here().link,
-            self._statements,
-            DeadFilter(task, queue, error, since, tuple(ids) if ids is not None else None),
-            actor=self._actor(actor),
-            reason=checked_reason(reason),
-            dry_run=dry_run,
-            limit=limit,
-        )
-
-    def job(self, job_id: int) -> JobRecord:
-        """Return what the database knows of a job: its state, its result, its last error, …
-
-        Raises :class:`UnknownJobError` where there is none of that number.
-        """
-        with self._here().link.use(f"look at job {job_id}") as connection:
-            return read_job(connection, self._statements, job_id)
-
-    def result(self, job_id: int, *, wait: float = 0.0) -> Any:
-        """Return what the handler returned, once the job is completed; ``wait``: seconds to wait for that.
-
-        Raises :class:`JobStateError` if it is dead or cancelled, ``TimeoutError`` if it has not ended when the wait
-        is over, :class:`UnknownJobError` if there is no such job (any more: see ``retention=``).
-        """
-        return wait_for_result(lambda: self.job(job_id), wait)
-
-    def _actor(self, actor: str | None) -> str:
-        return check_name("actor", actor if actor is not None else self._here().owner)
-
-    def _end(self, job_id: int, state: Ending, reason: str, actor: str | None) -> Outside:
-        here = self._here()
-        return end_one(
-            here.link,
-            self._statements,
-            job_id,
-            state,
-            actor=self._actor(actor),
-            reason=checked_reason(reason),
-            tasks=self._tasks,
-        )
 
     def lease(self, name: str, *, ttl: float, wait: float = 0) -> Hold:
         """Hold the named lease for the ``with`` or ``async with`` block, renewed in the background, released by its
@@ -542,27 +290,6 @@ class Scheduler(ScheduleFace):
             yield
         finally:
             endpoint.close()
-
-    def _told(self, task: str, queue: str, tracing: Enqueuing, enqueued: Any) -> Any:
-        """End the span and tell the hooks of what was enqueued (a job, or how many), or will be when ``enqueued`` is
-        awaited."""
-        if isinstance(enqueued, Enqueued | int):
-            one = enqueued if isinstance(enqueued, Enqueued) else None
-            tracing.end(one.id if one else None)
-            if self._hooks.wants(EnqueueEvent):
-                event = (1, one.id, one.created) if one else (enqueued, None, True)
-                self._hooks.tell(EnqueueEvent(task, queue, *event))
-            return enqueued
-
-        async def awaited() -> Any:
-            try:
-                done = await enqueued
-            except BaseException as exc:
-                tracing.end(error=exc)
-                raise
-            return self._told(task, queue, tracing, done)
-
-        return awaited()
 
     def _known_task(self, name: str) -> str:
         check_name("task", name)

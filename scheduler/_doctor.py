@@ -158,7 +158,12 @@ def _work(where: str, health: dict[str, object], measures: Measures) -> Iterator
             "these jobs renew their lease but run far longer than is usual for their task, or for over an hour",
             "look at them with `fencing jobs show`, and at their workers",
         ),
-        "dead": ("dead jobs", "these jobs will not run again by themselves", "see `fencing jobs list --status dead`"),
+        "dead": ("dead jobs", "these jobs will not run again by themselves", "see `fencing dead list`"),
+        "unfenced": (
+            "fences of revoked jobs",
+            "these jobs were taken from their holders over a minute ago, who can still write to what they fence",
+            "start a worker that knows their tasks; `fencing jobs show` says what keeps them from being raised",
+        ),
         "late_schedules": (
             "late schedules",
             "occurrences due over five minutes ago have not become jobs",

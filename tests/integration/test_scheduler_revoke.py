@@ -15,6 +15,7 @@ from adapters.sql import create_all
 from fencing import errors, fenced_write, raise_fence, read_mark
 from scheduler import Counts, Job, Retry, Scheduler
 from scheduler._connect import Database, Link
+from scheduler._doctor import diagnose
 from scheduler._limiter import Limiter
 from scheduler._raiser import Raiser
 from scheduler._sql import Statements
@@ -232,6 +233,24 @@ def test_fences_that_cannot_be_raised_now_are_raised_later_and_block_no_others(
     raiser(app, tables).run_once()
     assert revocations(tables)[0]["raised_at"] is not None
     assert read_mark(shop, "invoice/broken").token.value == tables.job(broken)["token"]
+
+
+def test_the_doctor_tells_of_fences_that_nobody_raises(app: Scheduler, tables: Tables, hand: Hand) -> None:
+    def severity() -> str:
+        with Database(tables.dsn).connect("test") as connection:
+            found = {one.check: one.severity for one in diagnose(connection, Statements(tables.schema))}
+        return found["fences of revoked jobs"]
+
+    number = app.enqueue("plain").id
+    hand.claim_one()
+    stranger = Scheduler(tables.dsn, schema=tables.schema)
+    stranger.cancel(number, reason="stop", actor="ann")
+    stranger.close()
+    assert severity() == "ok", "not yet"
+    tables.move_clock(61)
+    assert severity() == "warning"
+    raiser(app, tables).run_once()
+    assert severity() == "ok"
 
 
 def test_a_newer_holder_on_the_resource_is_as_good_as_a_raised_fence(

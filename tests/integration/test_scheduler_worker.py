@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy
 from support.jobs import Hand, Tables, Working, installed_beside
 from support.waiting import eventually
 
@@ -160,6 +161,31 @@ def test_a_result_that_cannot_be_kept_is_a_failed_attempt_with_a_clear_error(
 class Strange(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even this works")
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (sqlalchemy.exc.OperationalError("select 1", {}, OSError("gone")), "OperationalError: (builtins.OSError) gone"),
+        (Strange(), "Strange"),
+        (KeyError(), "KeyError"),
+        (ValueError("\n\n  the text  \n"), "ValueError: the text"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_the_log_tells_of_a_failed_attempt_by_the_first_line_of_its_error(
+    app: Scheduler, caplog: pytest.LogCaptureFixture, raised: Exception, told: str
+) -> None:
+    """The last line of SQLAlchemy's is an address of its documentation."""
+
+    def work(_: Job) -> None:
+        raise raised
+
+    with caplog.at_level("WARNING", "scheduler"):
+        number = run(app, work, retry=Retry(max_attempts=1))
+    (line,) = [record.getMessage() for record in caplog.records if "failed:" in record.getMessage()]
+    assert line == f"job {number} (work), attempt 1 failed: {told}"
 
 
 @pytest.mark.parametrize(

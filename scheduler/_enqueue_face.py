@@ -1,0 +1,210 @@
+"""The part of `Scheduler` that enqueues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from scheduler._connect import Link
+from scheduler._enqueue import (
+    Row,
+    Unique,
+    checked_args,
+    checked_due,
+    checked_priority,
+    checked_unique,
+    each,
+    enqueue,
+    enqueue_alone,
+    enqueue_many,
+    enqueue_many_alone,
+)
+from scheduler._hooks import EnqueueEvent, Hooks
+from scheduler._job import Enqueued
+from scheduler._postgres import copy_jobs
+from scheduler._sql import Statements
+from scheduler._tasks import Task, check_name
+from scheduler._tracing import Enqueuing
+
+
+class _Here(Protocol):
+    link: Link
+
+
+class EnqueueFace:
+    """The methods that enqueue; :class:`Scheduler` has the rest."""
+
+    _statements: Statements
+    _tasks: dict[str, Task]
+    _hooks: Hooks
+
+    def _here(self) -> _Here:
+        raise NotImplementedError
+
+    def _known_task(self, name: str) -> str:
+        raise NotImplementedError
+
+    def enqueue(
+        self,
+        task: str,
+        args: Any = None,
+        *,
+        due_at: datetime | None = None,
+        key: str | None = None,
+        unique: Unique | None = None,
+        priority: int = 0,
+        queue: str = "default",
+        exclusive: str | None = None,
+        connection: Any = None,
+    ) -> Any:
+        """Enqueue a job; return :class:`Enqueued` (created, id), awaitable for an async ``connection``.
+
+        With ``connection=`` (psycopg, or a SQLAlchemy connection or session over psycopg) the job exists if and only
+        if the caller's transaction commits; one that commits each statement by itself (autocommit) is refused:
+        :class:`~fencing.errors.NotInTransactionError`.
+
+        ``key`` with ``unique="alive"`` (the default): while a job with that key is alive (ready or leased), no second
+        one is made and its id is returned. With ``unique="forever"`` no second one is ever made, whatever became of
+        the first and however long ago its row was pruned; its id is returned. The two kinds do not look at each
+        other: choose one for a key.
+
+        ``due_at``: aware, None for now by the database's clock. Higher ``priority`` runs first within a queue.
+        ``exclusive``: of the jobs with the same value, whatever their task and queue, at most one has a live lease at
+        a time; the others wait and hold up nobody else.
+        ``args`` and the handler's result are at most 1 MiB of JSON each.
+
+        Raises :class:`UnknownTaskError`, and ``TypeError`` or ``ValueError`` for what cannot be stored; nothing is
+        written then.
+        """
+        parameters = {
+            "task": self._known_task(task),
+            "args": checked_args(task, args),
+            "due_at": checked_due(due_at),
+            "key": check_name("key", key, most=500) if key is not None else None,
+            "exclusive": _checked_exclusive(exclusive),
+            "priority": checked_priority(priority),
+            "queue": check_name("queue", queue),
+            "max_attempts": self._tasks[task].retry.max_attempts,
+        }
+        unique = checked_unique(unique, key)
+        tracing = Enqueuing(task, queue)
+        parameters["trace"] = tracing.context
+        try:
+            if connection is not None:
+                enqueued = enqueue(connection, self._statements, parameters, unique)
+            else:
+                with self._here().link.use("enqueue") as own:
+                    enqueued = enqueue_alone(own, self._statements, parameters, unique)
+        except BaseException as exc:
+            tracing.end(error=exc)
+            raise
+        return self._told(task, queue, tracing, enqueued)
+
+    def enqueue_many(
+        self,
+        task: str,
+        args: Iterable[Any],
+        *,
+        due_at: datetime | Callable[[Any], datetime | None] | None = None,
+        key: Callable[[Any], str | None] | None = None,
+        unique: Unique | None = None,
+        priority: int = 0,
+        queue: str = "default",
+        exclusive: str | Callable[[Any], str | None] | None = None,
+        connection: Any = None,
+    ) -> Any:
+        """Enqueue one job per element of ``args``, all or none; return how many were made.
+
+        ``key`` is a function of each one's arguments, ``due_at`` and ``exclusive`` may be one; those whose key is
+        taken already (see :meth:`enqueue`) are passed over. With ``connection=`` the jobs exist if and only if the
+        caller's transaction commits; awaitable for an async one. Without keys and connection they are written by
+        COPY, which is the fastest.
+        """
+        if isinstance(args, str | bytes | Mapping):
+            raise TypeError(
+                f"enqueue_many() takes one arguments per job, [args, …]; for a single job of {task!r} use enqueue()"
+            )
+        if key is not None and not callable(key):
+            raise TypeError(f"key= takes a function of each job's arguments, not {key!r}: one key makes one job")
+        unique = checked_unique(unique, key)
+        fixed = {
+            "task": self._known_task(task),
+            "queue": check_name("queue", queue),
+            "priority": checked_priority(priority),
+            "max_attempts": self._tasks[task].retry.max_attempts,
+        }
+        rows = self._many_rows(task, args, each(due_at), each(key), each(exclusive))
+        if unique == "forever" and any(row.key is None for row in rows):
+            raise ValueError("unique='forever' is about keys: key= gave None for one of the jobs")
+        tracing = Enqueuing(task, queue, len(rows))
+        made: Any
+        try:
+            if connection is not None:
+                fixed["trace"] = tracing.context
+                made = enqueue_many(connection, self._statements, fixed, rows, unique)
+            else:
+                made = self._many_alone(fixed, rows, unique, tracing.context)
+        except BaseException as exc:
+            tracing.end(error=exc)
+            raise
+        return self._told(task, queue, tracing, made)
+
+    def _many_alone(self, fixed: dict[str, Any], rows: list[Row], unique: Unique | None, trace: str | None) -> int:
+        if not rows:
+            return 0
+        with self._here().link.use("enqueue many") as own:
+            if unique is not None:
+                return enqueue_many_alone(own, self._statements, {**fixed, "trace": trace}, rows, unique)
+            queue, task, priority, attempts = (fixed[name] for name in ("queue", "task", "priority", "max_attempts"))
+            copied = [
+                (queue, task, json.loads(row.args), priority, row.due_at, row.exclusive, attempts) for row in rows
+            ]
+            return copy_jobs(own, self._statements, copied, trace)
+
+    def _many_rows(
+        self,
+        task: str,
+        args: Iterable[Any],
+        due_at: Callable[[Any], datetime | None],
+        key: Callable[[Any], str | None],
+        exclusive: Callable[[Any], str | None],
+    ) -> list[Row]:
+        rows = []
+        for one in args:
+            name = key(one)
+            rows.append(
+                Row(
+                    checked_args(task, one),
+                    checked_due(due_at(one)),
+                    check_name("key", name, most=500) if name is not None else None,
+                    _checked_exclusive(exclusive(one)),
+                )
+            )
+        return rows
+
+    def _told(self, task: str, queue: str, tracing: Enqueuing, enqueued: Any) -> Any:
+        """End the span and tell the hooks of what was enqueued (a job, or how many), or will be when ``enqueued`` is
+        awaited."""
+        if isinstance(enqueued, Enqueued | int):
+            one = enqueued if isinstance(enqueued, Enqueued) else None
+            tracing.end(one.id if one else None)
+            if self._hooks.wants(EnqueueEvent):
+                event = (1, one.id, one.created) if one else (enqueued, None, True)
+                self._hooks.tell(EnqueueEvent(task, queue, *event))
+            return enqueued
+
+        async def awaited() -> Any:
+            try:
+                done = await enqueued
+            except BaseException as exc:
+                tracing.end(error=exc)
+                raise
+            return self._told(task, queue, tracing, done)
+
+        return awaited()
+
+
+def _checked_exclusive(value: object) -> str | None:
+    return None if value is None else check_name("exclusive value", value, most=500)
