@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fencing import refusal_counts
 from fencing.errors import FencingError
 from scheduler._hooks import Hooks
 from scheduler._loop import log
@@ -109,7 +110,12 @@ class Collector:
             lost.add_metric(kind, tally.lost)
             lag.add_metric(kind, _buckets(tally.lag), tally.lag.total)
             run.add_metric(kind, _buckets(tally.run), tally.run.total)
-        yield from (claimed, ended, refused, lost, lag, run)
+        refusals = CounterMetricFamily(
+            "fencing_refusals", "Refusals by guards in this process", labels=["downstream", "kind"]
+        )
+        for labelled, count in sorted(refusal_counts().items()):
+            refusals.add_metric(labelled, count)
+        yield from (claimed, ended, refused, lost, lag, run, refusals)
         yield _gauge("worker_running_jobs", "Jobs that this worker has started and not settled", self._running())
         yield _gauge(
             "worker_clock_skew_seconds", "By how much the database's clock is ahead of this worker's", self._skew()

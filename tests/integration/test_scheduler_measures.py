@@ -376,6 +376,7 @@ def test_a_worker_serves_its_counters_and_the_queues_to_prometheus(
     app: Scheduler, tables: Tables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_prometheus, "KEEP", 0.0)
+    monkeypatch.setattr(_prometheus, "refusal_counts", lambda: {("redis", "StaleTokenError"): 2})
     caplog.set_level("INFO", "scheduler")
     app.task("work")(lambda job: None)
     app.task("waits")(lambda job: None)
@@ -397,6 +398,7 @@ def test_a_worker_serves_its_counters_and_the_queues_to_prometheus(
     assert found["fencing_queue_due_jobs[elsewhere]"] == 1
     assert found["fencing_queue_oldest_due_seconds[elsewhere]"] >= 99
     assert "fencing_queue_acceptable_lag_seconds[elsewhere]" not in found
+    assert found["fencing_refusals_total[redis][StaleTokenError]"] == 2
     assert found["fencing_database_up"] == 1
     assert found["fencing_hook_failures_total"] == 0
     assert without["fencing_database_up"] == 0
