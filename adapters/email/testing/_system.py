@@ -29,6 +29,10 @@ class TransportSystem(ABC):
     behaviours: frozenset[Behaviour]
     """What the other side can be made to do; at least ``TAKES``."""
 
+    unchanged: bool = True
+    """Whether the other side is given the very bytes. If not, because it wants fields, :meth:`received` returns the
+    subject of each message in their place."""
+
     @abstractmethod
     def transport(self) -> Transport:
         """Return the transport, which talks to the other side of this example."""
@@ -39,4 +43,4 @@ class TransportSystem(ABC):
 
     @abstractmethod
     def received(self) -> list[bytes]:
-        """Return the messages that the other side has taken, as they came, whether or not it answered."""
+        """Return the messages that the other side has taken, in order, whether or not it answered."""
