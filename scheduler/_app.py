@@ -180,7 +180,7 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
         was done.
 
         ``concurrency``: handlers at the same time, each on a thread. ``batch``: the most jobs one claim takes
-        (default 100). Draining stops claiming, gives back what has not started and lets running jobs finish, their
+        (default 200). Draining stops claiming, gives back what has not started and lets running jobs finish, their
         leases renewed; a second signal leaves them to expire.
 
         ``metrics_port``: serve this worker's counters and the queues' state to Prometheus on this port (0: any that is
@@ -323,7 +323,7 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
             dict(self._tasks),
             [check_name("queue", queue) for queue in queues],
             concurrency,
-            batch or 100,
+            batch or 200,
             self._services if listen else (),
             here.registrar if self._schedules else None,
             listen=listen,

@@ -36,6 +36,10 @@ LOOK_BACK = 1.0
 """Seconds by which a claim after a rest begins earlier: whoever was enqueued first may have been committed last."""
 
 
+WAKE = 0.01
+"""Seconds in which the threads that were woken should be done with a batch; when they are not, all are woken."""
+
+
 class Claimer:
     """Claims a batch, hands it whole to the threads, and looks again at once as long as there is something."""
 
@@ -66,6 +70,7 @@ class Claimer:
         self._swept_at = float("-inf")
         self._sweep_pause = 0.0
         self._full = False
+        self._woken_at: float | None = None
 
     @property
     def dry(self) -> bool:
@@ -74,6 +79,20 @@ class Claimer:
 
     def run_once(self) -> float | None:
         """Claim once; return the seconds until it is worth another look."""
+        wait = self._run_once()
+        if self._woken_at is None or wait is None:
+            return wait
+        if not self._work.waiting:
+            self._woken_at = None
+        elif lease_clock() - self._woken_at >= WAKE:
+            self._woken_at = None
+            with self._work.arrived:
+                self._work.arrived.notify_all()
+        else:
+            return min(wait, WAKE)
+        return wait
+
+    def _run_once(self) -> float | None:
         work = self._work
         if work.draining:
             return None
@@ -145,5 +164,8 @@ class Claimer:
                 work.teller.tell(ClaimEvent(**held.facts, lag=held.claimed.lag))
         work.held.update((held.claimed.token, held) for held in batch)
         work.waiting.extend(batch)
+        # Quick jobs are done by a thread or two before the others have woken up and found out whose turn it is.
+        wake = min(len(batch), self._threads, 1 + int(len(batch) / max(1.0, work.per_second * WAKE)))
+        self._woken_at = lease_clock() if wake < min(len(batch), self._threads) else None
         with work.arrived:
-            work.arrived.notify(len(batch))
+            work.arrived.notify(wake)

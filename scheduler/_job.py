@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fencing import Lease, Token
 from scheduler._store import Claimed
 
 
-@dataclass(frozen=True, slots=True)
+def _of_the_claim(name: str, meaning: str) -> Any:
+    return property(attrgetter(f"_claimed.{name}"), doc=meaning)
+
+
 class Job:
-    """One attempt of a job.
+    """One attempt of a job; read-only.
 
     ``args`` as enqueued; ``due_at`` (aware) when this attempt was due; ``attempt`` counts from 1; ``lease`` is this
     attempt's, with ``remaining()``, ``ensure()`` and ``lost``; ``nominal`` is the local time that a schedule's rule
@@ -20,39 +23,42 @@ class Job:
     the one it was enqueued with, or ``job/ID``.
     """
 
-    id: int
-    task: str
-    args: Any
-    due_at: datetime
-    attempt: int
-    lease: Lease
-    key: str
-    queue: str
-    priority: int
-    schedule: str | None
-    nominal: datetime | None
+    # Made for every attempt: a view of what the claim returned costs less than a copy of it.
+    __slots__ = ("_claimed", "_lease")
+
+    def __init__(self, claimed: Claimed, lease: Lease) -> None:
+        self._claimed = claimed
+        self._lease = lease
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task!r}, attempt {self.attempt}, token {self.token}>"
+
+    id: int = _of_the_claim("id", "The job's number.")
+    task: str = _of_the_claim("task", "The name of its task.")
+    args: Any = _of_the_claim("args", "What it was enqueued with.")
+    due_at: datetime = _of_the_claim("due_at", "When this attempt was due; aware.")
+    attempt: int = _of_the_claim("attempt", "The number of this attempt, from 1.")
+    queue: str = _of_the_claim("queue", "Its queue.")
+    priority: int = _of_the_claim("priority", "Its priority; higher runs first.")
+    schedule: str | None = _of_the_claim("schedule", "The schedule that it comes from, or None.")
+    nominal: datetime | None = _of_the_claim(
+        "nominal", "The local time that the schedule's rule named (naive), or None."
+    )
+
+    @property
+    def key(self) -> str:
+        """The key that it was enqueued with, or ``job/ID``."""
+        return self._claimed.key or f"job/{self._claimed.id}"
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of this attempt."""
+        return self._lease
 
     @property
     def token(self) -> Token:
         """The fencing token of this attempt: what ``fenced_write`` shows to the downstream."""
-        return self.lease.token
-
-
-def job_of(claimed: Claimed, lease: Lease) -> Job:
-    """Return what a handler is given for a claimed job."""
-    return Job(
-        claimed.id,
-        claimed.task,
-        claimed.args,
-        claimed.due_at,
-        claimed.attempt,
-        lease,
-        claimed.key or f"job/{claimed.id}",
-        claimed.queue,
-        claimed.priority,
-        claimed.schedule,
-        claimed.nominal,
-    )
+        return self._lease.token
 
 
 class Enqueued(NamedTuple):

@@ -103,28 +103,27 @@ def settle(
     found: set[int] = set()
     with connection.transaction() if completed and others else _Nothing():
         if completed:
-            found.update(
-                row[0]
-                for row in connection.execute(
-                    statements["complete"],
-                    {**_who(owner, completed), "results": _results(completed)},
-                )
-            )
+            parameters = {**_who(owner, completed), "results": _results(completed)}
+            found.update([row[0] for row in connection.execute(statements["complete"], parameters).fetchall()])
         if others:
-            found.update(
-                row[0]
-                for row in connection.execute(statements["settle"], {**_who(owner, others), "ends": _ends(others)})
-            )
+            parameters = {**_who(owner, others), "ends": _ends(others)}
+            found.update([row[0] for row in connection.execute(statements["settle"], parameters).fetchall()])
     answers = dict.fromkeys(found, Settled.OK)
-    missing = [one for one in settlements if one.token not in found]
-    if missing:
+    if len(found) < len(settlements):
+        missing = [one for one in settlements if one.token not in found]
         before = {row[0] for row in connection.execute(statements["settled_before"], _who(owner, missing))}
         answers.update({one.token: Settled.BEFORE if one.token in before else Settled.LOST for one in missing})
     return answers
 
 
 def _who(owner: str, settlements: Sequence[Settlement]) -> dict[str, Any]:
-    return {"owner": owner, "ids": [one.id for one in settlements], "tokens": [one.token for one in settlements]}
+    ids, tokens = _array([one.id for one in settlements]), _array([one.token for one in settlements])
+    return {"owner": owner, "ids": ids, "tokens": tokens}
+
+
+def _array(numbers: Sequence[int]) -> str:
+    """Whole numbers as the server reads an array: the driver would ask each of them for its type."""
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def _results(settlements: Sequence[Settlement]) -> str | None:

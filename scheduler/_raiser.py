@@ -14,7 +14,7 @@ from typing import Any
 from fencing import Lease, Token, raise_fence
 from fencing.errors import StaleTokenError
 from scheduler._connect import Link
-from scheduler._job import job_of
+from scheduler._job import Job
 from scheduler._json import storable
 from scheduler._loop import log
 from scheduler._sql import Statements
@@ -90,7 +90,7 @@ class Raiser:
         if task.fences is None:
             return
         token = Token(claimed.token, issuer, claimed.lineage)
-        job = job_of(claimed, Lease(token, f"job/{claimed.id}", f"revoked by {actor}", deadline=0.0))
+        job = Job(claimed, Lease(token, f"job/{claimed.id}", f"revoked by {actor}", deadline=0.0))
         for target, *resources in self._awaited(task.fences(job)):
             try:
                 self._awaited(raise_fence(target, *resources, token=job))

@@ -16,7 +16,7 @@ from fencing.errors import ContentionError, FenceRejected, StaleTokenError
 from scheduler._claim import yield_delay
 from scheduler._held import Held, Work
 from scheduler._hooks import StartEvent
-from scheduler._job import Job, job_of
+from scheduler._job import Job
 from scheduler._json import json_text, storable
 from scheduler._loop import log
 from scheduler._retry import Bury, RetryIn
@@ -86,7 +86,7 @@ class Runner:
             self._end(held, Settlement(claimed.id, claimed.token, "ready", "returned"))
             return
         held.started = time.monotonic()
-        job = job_of(claimed, lease)
+        job = Job(claimed, lease)
         with attempting(held) as span:
             settlement = self._settled(held, job, span)
             span.ended(settlement)

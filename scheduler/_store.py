@@ -72,7 +72,7 @@ class Taken(NamedTuple):
     free_in: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """How one attempt ends. ``delay`` is in seconds from now and moves ``due_at``; ``result`` is JSON text."""
 
