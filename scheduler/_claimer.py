@@ -71,6 +71,8 @@ class Claimer:
         self._sweep_pause = 0.0
         self._full = False
         self._woken_at: float | None = None
+        self.eager = False
+        """Whether to sweep whenever there seems to be nothing, however slow that is: somebody waits for the end."""
 
     @property
     def dry(self) -> bool:
@@ -135,7 +137,7 @@ class Claimer:
         if sweep:
             self._swept_at = lease_clock()
             took = self._swept_at - began
-            self._sweep_pause = took * SWEEP_SHARE if took >= SLOW_SWEEP else 0.0
+            self._sweep_pause = took * SWEEP_SHARE if took >= SLOW_SWEEP and not self.eager else 0.0
         return found
 
     def _look(self) -> float:

@@ -161,6 +161,7 @@ class Worker:
 
     def sweep(self) -> None:
         """Take back every lease that ran out and materialise everything that is due now, on the calling thread."""
+        self._claimer.eager = True
         for run_once in (self._rescuer.run_once, self._materialiser.run_once):
             while run_once() == 0:
                 pass

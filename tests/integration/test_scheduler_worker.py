@@ -390,6 +390,7 @@ def test_a_look_from_before_the_last_settlement_does_not_say_that_there_is_nothi
     app.task("work")(print)
     app.enqueue("work")
     parts = Parts(app, tables, threads=2)
+    parts.claimer.eager = True
     parts.claimer.run_once()
     held = parts.work.waiting.popleft()
     parts.claimer.run_once()
