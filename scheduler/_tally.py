@@ -26,12 +26,17 @@ class Durations:
     total: float = 0.0
     longest: float = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one. What seems to have taken less than nothing, since a clock was set, took nothing."""
-        seconds = max(seconds, 0.0)
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.total += seconds
-        self.longest = max(self.longest, seconds)
+    def observe(self, seconds: Sequence[float]) -> None:
+        """Count some. What seems to have taken less than nothing, since a clock was set, took nothing."""
+        if not seconds:
+            return
+        if min(seconds) < 0:
+            seconds = [max(one, 0.0) for one in seconds]
+        counts = self.counts
+        for one in seconds:
+            counts[bisect_left(BOUNDS, one)] += 1
+        self.total += sum(seconds)
+        self.longest = max(self.longest, *seconds)
 
     def add(self, counts: Iterable[int], total: float, longest: float) -> None:
         """Add what was counted elsewhere."""
@@ -108,25 +113,39 @@ class Tallies:
 
     def claimed(self, jobs: Sequence[Any]) -> None:
         """Count claimed jobs (with ``queue``, ``task`` and ``lag`` in seconds)."""
+        lags: dict[Kind, list[float]] = {}
+        for job in jobs:
+            kind = (job.queue, job.task)
+            if kind in lags:
+                lags[kind].append(job.lag)
+            else:
+                lags[kind] = [job.lag]
         with self._lock:
-            for job in jobs:
-                tally = self._of(job.queue, job.task)
-                tally.claimed += 1
-                tally.lag.observe(job.lag)
+            for kind, seconds in lags.items():
+                tally = self._of(kind)
+                tally.claimed += len(seconds)
+                tally.lag.observe(seconds)
 
     def ended(self, ends: Iterable[tuple[str, str, str | None, float | None, bool]]) -> None:
         """Count attempts that ended: (queue, task, outcome or None if the settlement was lost, seconds that the handler
         ran or None, whether a downstream had refused a write)."""
+        groups: dict[tuple[str, str, str | None, bool], list[float | None]] = {}
+        for queue, task, outcome, ran, refused in ends:
+            group = (queue, task, outcome, refused)
+            if group in groups:
+                groups[group].append(ran)
+            else:
+                groups[group] = [ran]
         with self._lock:
-            for queue, task, outcome, ran, refused in ends:
-                tally = self._of(queue, task)
+            for (queue, task, outcome, refused), runs in groups.items():
+                tally = self._of((queue, task))
                 if outcome is None:
-                    tally.lost += 1
+                    tally.lost += len(runs)
                 else:
-                    tally.outcomes[outcome] += 1
-                if ran is not None:
-                    tally.run.observe(ran)
-                tally.refused += refused
+                    tally.outcomes[outcome] += len(runs)
+                tally.run.observe([ran for ran in runs if ran is not None])
+                if refused:
+                    tally.refused += len(runs)
 
     def gather(self) -> tuple[dict[Kind, Tally], dict[Kind, Tally]]:
         """Return the sums since the process began, and those of the present minute; neither is changed afterwards but
@@ -143,8 +162,7 @@ class Tallies:
         with self._lock:
             self._minute = {}
 
-    def _of(self, queue: str, task: str) -> Tally:
-        kind = (queue, task)
+    def _of(self, kind: Kind) -> Tally:
         tally = self._fresh.get(kind)
         if tally is None:
             tally = self._fresh[kind] = Tally()

@@ -8,9 +8,10 @@ the W3C Trace Context (``traceparent`` and ``tracestate``) of its enqueuing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
 
 from scheduler._held import Held
 from scheduler._store import Settlement
@@ -25,9 +26,20 @@ else:
     _here = True
 
 
+ASK_AGAIN = 1.0
+"""Seconds after which a provider is asked for again where there was none: asking for each job would cost more than the
+rest of what is done for it here."""
+
+_none_until = 0.0
+
+
 def _tracer() -> Any:
     """The tracer, or None where nobody would see its spans."""
-    if not _here or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    global _none_until
+    if not _here or time.monotonic() < _none_until:
+        return None
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        _none_until = time.monotonic() + ASK_AGAIN
         return None
     return trace.get_tracer("scheduler")
 
@@ -71,10 +83,20 @@ class Enqueuing:
 
 
 class Attempting:
-    """The span of an attempt, to be told how it goes; without a span it does nothing."""
+    """The span of an attempt, current inside the ``with`` block; without a span it does nothing and costs nothing."""
 
-    def __init__(self, span: Any = None) -> None:
-        self._span = span
+    def __init__(self, entered: AbstractContextManager[Any] | None = None) -> None:
+        self._entered = entered
+        self._span: Any = None
+
+    def __enter__(self) -> Self:
+        if self._entered is not None:
+            self._span = self._entered.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._entered is not None:
+            self._entered.__exit__(*raised)
 
     def failed(self, error: BaseException) -> None:
         """The handler, or raising the fences, ended in this."""
@@ -92,13 +114,11 @@ class Attempting:
 _NOBODY = Attempting()
 
 
-@contextmanager
-def attempting(held: Held) -> Iterator[Attempting]:
-    """Make the span of an attempt the current one for the block, where somebody traces."""
+def attempting(held: Held) -> Attempting:
+    """Return the span of an attempt, or what stands for it where nobody traces."""
     tracer = _tracer()
     if tracer is None:
-        yield _NOBODY
-        return
+        return _NOBODY
     claimed = held.claimed
     attributes = {
         **_attributes("process", "process", claimed.task, claimed.queue),
@@ -108,16 +128,17 @@ def attempting(held: Held) -> Iterator[Attempting]:
         "fencing.attempt": claimed.attempt,
         "fencing.lag": claimed.lag,
     }
-    with tracer.start_as_current_span(
-        f"process {claimed.queue}",
-        context=Context(),
-        kind=trace.SpanKind.CONSUMER,
-        attributes=attributes,
-        links=_links(claimed.trace),
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
-        yield Attempting(span)
+    return Attempting(
+        tracer.start_as_current_span(
+            f"process {claimed.queue}",
+            context=Context(),
+            kind=trace.SpanKind.CONSUMER,
+            attributes=attributes,
+            links=_links(claimed.trace),
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+    )
 
 
 def _links(stored: object) -> list[Any]:

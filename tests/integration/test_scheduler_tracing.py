@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.jobs import Tables, installed_beside
 
 from fencing.errors import NotInTransactionError
-from scheduler import Job, Retry, Scheduler
+from scheduler import Job, Retry, Scheduler, _tracing
 from scheduler.console.embedded import Postgres
 
 
@@ -46,6 +46,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(_tracing, "_none_until", 0.0)
     return exporter
 
 

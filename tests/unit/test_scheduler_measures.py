@@ -11,8 +11,7 @@ from scheduler._tally import BOUNDS, Durations, Tallies
 
 def durations(*seconds: float) -> Durations:
     found = Durations()
-    for one in seconds:
-        found.observe(one)
+    found.observe(seconds)
     return found
 
 
