@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from scheduler._connect import Link
-from scheduler._held import Counts
+from scheduler._held import Work
 from scheduler._loop import log
 from scheduler._postgres import revoke
 from scheduler._sql import Statements
@@ -33,7 +33,7 @@ class Limiter:
         statements: Statements,
         owner: str,
         tasks: Mapping[str, Task],
-        counts: Counts,
+        work: Work,
         on_revoked: Callable[[int], None],
     ) -> None:
         """``on_revoked`` is told each token that was taken away, after the commit."""
@@ -42,7 +42,7 @@ class Limiter:
         self._owner = owner
         self._limited = {name: task for name, task in tasks.items() if task.max_runtime is not None}
         self._limits = {name: task.max_runtime for name, task in self._limited.items() if task.max_runtime is not None}
-        self._counts = counts
+        self._work = work
         self._on_revoked = on_revoked
 
     @property
@@ -58,7 +58,8 @@ class Limiter:
             ended = revoke(connection, self._statements, [self._end(*row) for row in found], self._owner)
         for one in ended:
             self._tell(one)
-        self._counts.overran += len(ended)
+        self._work.counts.overran += len(ended)
+        self._work.tallies.ended((one.queue, one.task, "overran", None, False) for one in ended)
         return 0 if len(found) == BATCH else None
 
     def _end(self, number: int, token: int, attempt: int, max_attempts: int, name: str) -> Settlement:
@@ -75,5 +76,6 @@ class Limiter:
             one.task,
             self._limits[one.task],
             one.owner,
+            extra={"job": one.id, "task": one.task, "queue": one.queue, "owner": one.owner, "token": str(one.token)},
         )
         self._on_revoked(one.revoked)

@@ -169,8 +169,8 @@ def revoke(
         issuer = rows[0][1]
         if rows[0][0]:
             return [
-                Revoked(number, task, Token(token, issuer, lineage), revoked, owner)
-                for _, _, number, task, token, lineage, revoked, owner, _ in rows
+                Revoked(number, task, queue, Token(token, issuer, lineage), revoked, owner)
+                for _, _, number, task, queue, token, lineage, revoked, owner, _ in rows
                 if number is not None
             ]
         ensure_current(connection, statements)

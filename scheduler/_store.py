@@ -54,6 +54,7 @@ class Revoked(NamedTuple):
 
     id: int
     task: str
+    queue: str
     token: Token
     revoked: int
     owner: str

@@ -109,7 +109,7 @@ class Worker:
             Loop("measurer", self.measurer.run_once, TICK),
             self._raises,
         ]
-        limiter = Limiter(self._link("limit"), statements, owner, tasks, self.work.counts, self._on_revoked)
+        limiter = Limiter(self._link("limit"), statements, owner, tasks, self.work, self._on_revoked)
         if limiter.interval is not None:
             self._keepers.append(Loop("limiter", limiter.run_once, limiter.interval))
         self._finders = [

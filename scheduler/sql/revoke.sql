@@ -1,7 +1,7 @@
 -- revoke: take running jobs away from their holders. The attempt ends, the job goes where ends says (cancelled, dead, or ready again), and a new
 -- token is drawn for it, to which its fences are raised afterwards: the old holder's writes end there, and its settlement is lost.
 -- ends: by token, how. Rows: at least one, with the issuer's name and whether its identity is the live one (if not, nothing was done); then of
---   each job that was taken away (id, task, token, lineage, revoked, owner). A job that is missing no longer has that token, or is not running.
+--   each job that was taken away (id, task, queue, token, lineage, revoked, owner). A job that is missing no longer has that token, or is not running.
 -- Locks: the jobs' rows; take them with job_lock.sql first. Index: job_pkey or job_leased; writes attempt_pkey, revocation_pkey.
 -- The notification is a hint; it leaves at the commit.
 with instant as materialized (select {schema}.clock() as now),
@@ -9,7 +9,7 @@ live as materialized (
     select name, lineage, identity = {schema}.identity() as ok from {schema}.issuer
 ),
 held as materialized (
-    select id, task, token, lineage, attempt, owner, claimed_at
+    select id, task, queue, token, lineage, attempt, owner, claimed_at
     from {schema}.job
     where id = any(%(ids)s::bigint[]) and token = any(%(tokens)s::bigint[]) and status = 'leased' and (select ok from live)
 ),
@@ -35,7 +35,7 @@ noted as (
         (select now from instant)
     from held h join freed f on f.id = h.id, jsonb_to_record(%(ends)s::jsonb -> h.token::text) e(outcome text, reason text, error text)
 )
-select l.ok, l.name as issuer, f.id, h.task, f.token, f.lineage, h.token as revoked, h.owner,
+select l.ok, l.name as issuer, f.id, h.task, h.queue, f.token, f.lineage, h.token as revoked, h.owner,
     case when f.id is not null then pg_notify({revoked_channel_literal}, h.token::text) end as told
 from live l left join (freed f join held h on h.id = f.id) on true
 order by f.token

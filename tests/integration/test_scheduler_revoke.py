@@ -13,9 +13,10 @@ from support.waiting import eventually
 
 from adapters.sql import create_all
 from fencing import errors, fenced_write, raise_fence, read_mark
-from scheduler import Counts, Job, Retry, Scheduler
+from scheduler import Job, Retry, Scheduler
 from scheduler._connect import Database, Link
 from scheduler._doctor import diagnose
+from scheduler._held import Work
 from scheduler._limiter import Limiter
 from scheduler._raiser import Raiser
 from scheduler._sql import Statements
@@ -181,6 +182,18 @@ def test_without_notifications_the_heart_brings_the_news(app: Scheduler, tables:
     thread.join(30)
     with pytest.raises(errors.LeaseLostError):
         seen[0].ensure()
+
+
+def test_a_cancel_on_a_server_that_has_changed_begins_a_new_lineage_and_fences_the_old_holder(
+    app: Scheduler, tables: Tables, hand: Hand, shop: sqlalchemy.Engine
+) -> None:
+    number = app.enqueue("work", 1).id
+    job = hand.claim_one()
+    tables.rows("update {s}.issuer set identity = 'another server'")
+    assert app.cancel(number, reason="stop", actor="ann").fenced
+    mark = read_mark(shop, "invoice/1").token
+    assert mark.value > job.token
+    assert mark.lineage == tables.one("select lineage from {s}.issuer") != job.lineage
 
 
 # -- who raises the fences
@@ -353,7 +366,7 @@ def test_an_attempt_over_its_limit_is_taken_away_however_lively_and_its_writes_e
 def limiter(app: Scheduler, tables: Tables, told: list[int] | None = None) -> Limiter:
     link = Link(Database(tables.dsn), "limit")
     on_revoked = (told if told is not None else []).append
-    return Limiter(link, Statements(tables.schema), "limiter", app._tasks, Counts(), on_revoked)
+    return Limiter(link, Statements(tables.schema), "limiter", app._tasks, Work(), on_revoked)
 
 
 def test_the_last_attempt_over_its_limit_leaves_the_job_dead(app: Scheduler, tables: Tables) -> None:

@@ -9,9 +9,10 @@ import pytest
 from support.jobs import Hand, Tables, completed, ended, installed_beside
 from support.locks import wait_until_blocked
 
-from scheduler import Counts, Retention, Scheduler
+from scheduler import Retention, Scheduler
 from scheduler._acts import Ended, end
 from scheduler._connect import Connection, Database, Link
+from scheduler._held import Work
 from scheduler._limiter import Limiter
 from scheduler._pruner import Pruner
 from scheduler._replay import Replayed, replay
@@ -271,7 +272,7 @@ def test_a_replay_that_waits_for_the_pruner_finds_nothing_to_replay(
 @pytest.fixture
 def limiter(app: Scheduler, tables: Tables) -> Iterator[Limiter]:
     link = Link(Database(tables.dsn), "limit")
-    yield Limiter(link, Statements(tables.schema), "limiter", app._tasks, Counts(), print)
+    yield Limiter(link, Statements(tables.schema), "limiter", app._tasks, Work(), print)
     link.close()
 
 
