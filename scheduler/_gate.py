@@ -10,6 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
+import psycopg
+
 from scheduler._acts import end
 from scheduler._connect import Connection
 from scheduler._loop import log
@@ -23,6 +25,9 @@ BATCH = 100
 MOST = 1000
 """Occurrences of one schedule that are looked at together."""
 
+LEFT = 60.0
+"""Seconds for which a schedule is left alone after the database refused what it wants."""
+
 BUSY = 0.05
 """Seconds until another look at a schedule that somebody else was working on."""
 
@@ -35,6 +40,7 @@ class Gate:
         self._actor = actor
         self._every = every
         self._looked = float("-inf")
+        self._left: dict[str, float] = {}
 
     @property
     def due(self) -> bool:
@@ -48,15 +54,33 @@ class Gate:
         run = Run(connection, self._statements)
         due, next_in = run("overlap_next")[0]
         if due:
-            with connection.transaction():
-                found = run("overlap_due", batch=BATCH)
-                if names := {name: overlap for name, overlap in found if overlap is not None}:
-                    self._decide(run, names)
-            if names:
+            self._left = {name: until for name, until in self._left.items() if until > self._looked}
+            found, decided = self._batch(run, BATCH)
+            if decided:
                 return 0
             if found:
                 return BUSY
         return None if next_in is None else max(0.0, next_in)
+
+    def _batch(self, run: Run, size: int) -> tuple[int, int]:
+        """Decide about so many schedules; return how many there were, and how many were decided on or left alone."""
+        names: dict[str, str] = {}
+        try:
+            with run.connection.transaction():
+                found = run("overlap_due", batch=size, without=list(self._left))
+                names = {name: overlap for name, overlap in found if overlap is not None}
+                if names:
+                    self._decide(run, names)
+                return len(found), len(names)
+        except (psycopg.IntegrityError, psycopg.DataError) as exc:
+            # The database refuses what one of them wants: the others must not wait for it.
+            if len(names) == 1:
+                (name,) = names
+                log.error("schedule %r: what is due of it is left alone: %s", name, exc)
+                self._left[name] = self._looked + LEFT
+            for _ in names if len(names) > 1 else ():
+                self._batch(run, 1)
+            return len(names), len(names)
 
     def _decide(self, run: Run, names: dict[str, str]) -> None:
         decisions: dict[str, Decision] = {}

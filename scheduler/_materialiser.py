@@ -98,25 +98,39 @@ class Materialiser:
         with run.connection.transaction():  # a fault in one leaves the others as they are
             return rezone(run, row, self._actor)
 
-    def _batch(self, run: Run) -> bool:
-        with run.connection.transaction():
-            found = run("schedules_due", batch=BATCH, horizon=self._horizon, without=self._without)
-            plans = [
-                plan
-                for row in map(Row._make, found)
-                if (plan := self._able(row.name, lambda row=row: self._plan(row)))  # type: ignore[misc]
-            ]
-            if plans:
-                self._write(run, plans)
-                run(
-                    "schedules_advance",
-                    names=[plan.row.name for plan in plans],
-                    untils=[plan.until for plan in plans],
-                    nexts=[plan.next_at for plan in plans],
-                    zone_versions=[zone_data_version()] * len(plans),
-                    zone_hashes=[zone_hash(plan.row.definition["tz"]) for plan in plans],
-                )
-            return len(found) == BATCH or any(len(plan.planned) == MOST for plan in plans)
+    def _batch(self, run: Run, size: int = BATCH) -> bool:
+        names: list[str] = []
+        try:
+            with run.connection.transaction():
+                found = run("schedules_due", batch=size, horizon=self._horizon, without=self._without)
+                names = [row[0] for row in found]
+                plans = [
+                    plan
+                    for row in map(Row._make, found)
+                    if (plan := self._able(row.name, lambda row=row: self._plan(row)))  # type: ignore[misc]
+                ]
+                if plans:
+                    self._write(run, plans)
+                    self._advance(run, plans)
+                return len(found) == size or any(len(plan.planned) == MOST for plan in plans)
+        except (psycopg.IntegrityError, psycopg.DataError) as exc:
+            # The database refuses what one of them wants, such as a key that somebody has given to a job of his own.
+            if len(names) == 1:
+                self._leave(names[0], exc)
+            for _ in names if len(names) > 1 else ():
+                self._batch(run, 1)
+            return True
+
+    @staticmethod
+    def _advance(run: Run, plans: list[Plan]) -> None:
+        run(
+            "schedules_advance",
+            names=[plan.row.name for plan in plans],
+            untils=[plan.until for plan in plans],
+            nexts=[plan.next_at for plan in plans],
+            zone_versions=[zone_data_version()] * len(plans),
+            zone_hashes=[zone_hash(plan.row.definition["tz"]) for plan in plans],
+        )
 
     def _able(self, name: str, work: Callable[[], T]) -> T | None:
         """Do something with a schedule, or leave it to processes that can, until the next round."""
@@ -125,10 +139,13 @@ class Materialiser:
         except psycopg.Error:
             raise
         except Exception as exc:  # noqa: BLE001 - a fault in one schedule must not stop the others, whatever it is
-            known = isinstance(exc, ScheduleError)
-            log.error("schedule %r is left alone: %s", name, exc, exc_info=None if known else exc)
-            self._without.append(name)
+            self._leave(name, exc)
             return None
+
+    def _leave(self, name: str, exc: Exception) -> None:
+        known = isinstance(exc, ScheduleError | psycopg.Error)
+        log.error("schedule %r is left alone: %s", name, exc, exc_info=None if known else exc)
+        self._without.append(name)
 
     @staticmethod
     def _check_zone(row: Row) -> None:

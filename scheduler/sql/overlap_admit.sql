@@ -1,10 +1,11 @@
 -- overlap admit: occurrences whose turn it is become jobs, due since they were due. Rows: (schedule, key, job_id) of each.
--- Locks: the occurrences (their schedules' rows are held). Index: occurrence_pkey, schedule_pkey; writes job_ready.
+-- Locks: the occurrences (their schedules' rows are held). Index: occurrence_pkey ("is true": or the
+-- planner reads all that waits for each of them), schedule_pkey; writes job_ready.
 with admitted as (
     update {schema}.occurrence o
     set state = 'enqueued', job_id = nextval(pg_get_serial_sequence({job_literal}, 'id'))
     from unnest(%(schedules)s::text[], %(keys)s::text[]) g(schedule, key)
-    where o.schedule = g.schedule and o.key = g.key and o.state = 'waiting'
+    where o.schedule = g.schedule and o.key = g.key and (o.state = 'waiting') is true
     returning o.schedule, o.key, o.job_id, o.due_at, o.nominal
 ),
 jobs as (

@@ -1,4 +1,4 @@
--- overlap due: up to %(batch)s schedules for whose due occurrences something can be decided now (see _overlap.py for the rules that this
+-- overlap due: up to %(batch)s schedules, %(without)s left aside, for whose due occurrences something can be decided now (see _overlap.py for the rules that this
 -- anticipates: a schedule that can only go on waiting must not stand in the way of others).
 -- Rows: (name, overlap) of each; overlap is null where somebody else works on it.
 -- Locks: the schedules' rows until the transaction ends, passing by those that others hold. Index: occurrence_due, schedule_pkey,
@@ -19,7 +19,7 @@ candidate as materialized (
         from {schema}.job j
         where j.schedule = s.name and j.status in ('ready', 'leased')
     ) live
-    where not s.paused
+    where not s.paused and s.name <> all(%(without)s::text[])
         and (
             s.overlap = 'allow' or live.jobs = 0 or (s.overlap = 'cancel_other' and w.regular > 0)
             or (live.started > 0 and (s.overlap = 'skip' and w.regular > 0 or s.overlap = 'buffer_one' and w.regular > 1))

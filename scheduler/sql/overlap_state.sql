@@ -1,11 +1,11 @@
 -- overlap state: what of these schedules is not over, and what waits and is due. In a statement of its own after the one that locks them: another
 -- gate may have decided in between. Rows: (name, jobs, started, keys, backfilled), arrays; of what waits the first %(most)s.
--- Locks: none. Index: job_schedule, occurrence_waiting.
+-- No order is asked of the jobs: the planner would read all of them by their key for it. Locks: none. Index: job_schedule, occurrence_waiting.
 select n.name, live.ids, live.started, due.keys, due.backfilled
 from unnest(%(names)s::text[]) n(name)
 cross join lateral (
-    select coalesce(array_agg(j.id order by j.id), '{}') as ids,
-        coalesce(array_agg(j.status = 'leased' or j.token is not null order by j.id), '{}') as started
+    select coalesce(array_agg(j.id), '{}') as ids,
+        coalesce(array_agg(j.status = 'leased' or j.token is not null), '{}') as started
     from {schema}.job j
     where j.schedule = n.name and j.status in ('ready', 'leased')
 ) live

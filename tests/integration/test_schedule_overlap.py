@@ -222,6 +222,22 @@ def test_schedules_that_can_only_wait_do_not_stand_in_the_way_of_others(
     }  # fmt: skip
 
 
+def test_what_the_database_refuses_of_one_schedule_does_not_stop_the_others(ground: Ground) -> None:
+    app = ground.process()
+    for number in range(5):
+        app.schedule(f"s{number}", "0 9 * * *", tz="UTC", task="send", overlap="skip")
+    app.sync_schedules()
+    app.enqueue("other", key="s3@2026-03-02T09:00:00[UTC]/0")
+    ground.step(hour(9))
+    assert {job.schedule for job in ground.hand.claim()} == {None, "s0", "s1", "s2", "s4"}
+    ground.tables.rows("delete from {s}.job where schedule is null")
+    ground.decide()
+    assert ground.hand.claim() == [], "it is left alone for a while"
+    ground.gate._left.clear()  # the while is over
+    ground.decide()
+    assert [job.schedule for job in ground.hand.claim()] == ["s3"]
+
+
 def test_what_ran_once_does_not_run_again_when_its_wait_is_forgotten(ground: Ground) -> None:
     """The cursor was set back: the ledger has what was skipped and what waits, too."""
     declare(ground, "skip")
