@@ -10,7 +10,7 @@ from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
 from adapters.email._rescue import Rescued, rescue_plan
 from adapters.email._sql import after, among, clock, ids, now, one_of
-from adapters.email._states import HELD, UNFINISHED, Policy, sources, sql_list
+from adapters.email._states import HELD, UNFINISHED, Policy, in_states, sources, sql_list
 
 INLINE_BYTES = 262_144
 """A message up to this size comes with the claim; a larger one is read when it is sent, so that a batch never fills
@@ -121,7 +121,7 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
         f" state = case when {over} and in_doubt then 'uncertain' when {over} then 'expired' else 'claimed' end,"
         f" lease_until = case when {over} then null else {after(dialect, 'lease')} end,"
         " owner = :owner, issuer = :issuer, lineage = :lineage, token = :token, updated_at = clock.at"
-        f" from {clock(dialect)} where {picked} and state in {sql_list(sources('claim', 'claimed'))}"
+        f" from {clock(dialect)} where {picked} and {in_states(sources('claim', 'claimed'))}"
         " returning id, key, state, mail_from, attempts, case when size <= :inline then message end, priority, due_at,"
         " policy, in_doubt, generation, created_at",
         {**claim.params(), "lease": claim.lease, "batch": batch, "inline": INLINE_BYTES, "transport": transport},
@@ -172,7 +172,7 @@ def renew_plan(claim: Claim, dialect: str) -> Plan[int]:
     mine = f"select id from fencing_outbox where state in {sql_list(HELD)} and {MINE}"
     rows = yield Statement(
         f"update fencing_outbox set lease_until = {after(dialect, 'lease')} from {clock(dialect)}"
-        f" where {one_of(dialect, mine)} and state in {sql_list(HELD)} and {MINE} returning id",
+        f" where {one_of(dialect, mine)} and {in_states(HELD)} and {MINE} returning id",
         {**claim.params(), "lease": claim.lease},
     )
     return len(rows)

@@ -82,6 +82,7 @@ class Commits:
 
     def __init__(self, database: Database, through: Through, stop: threading.Event) -> None:
         self._database = database
+        self._line = database.line()
         self._through = through
         self._stop = stop
         self._turn = threading.Lock()
@@ -129,6 +130,8 @@ class Commits:
         if thread is not None:
             thread.join()
         self.flush()
+        with self._turn:
+            self._line.close()
 
     def _linger(self) -> None:
         pause = _LINGER
@@ -185,7 +188,7 @@ class Commits:
     ) -> None:
         said = {number: end.settlement for number, end in ends.items()}
         try:
-            written, opened = self._database.run_alone(lambda _: group_plan(claim, said, list(gates), self._through))
+            written, opened = self._line.run(lambda _: group_plan(claim, said, list(gates), self._through))
         except Exception as exc:  # noqa: BLE001 - each waiting connection is told; ends are offered again
             for gate in gates.values():
                 gate.error = exc

@@ -9,7 +9,7 @@ from adapters.email._claim import MINE, Claim, event_row
 from adapters.email._claims import provider_key
 from adapters.email._outcome import LOOK_AFTER
 from adapters.email._sql import after, among, clean, clock, ids, now, one_of
-from adapters.email._states import RecipientState, State, sources
+from adapters.email._states import RecipientState, State, in_states, sources
 from adapters.email._transport import LookUp
 
 LOOKS = 10
@@ -46,8 +46,8 @@ def doubts_plan(claim: Claim, transport: str, batch: int, dialect: str) -> Plan[
     rows = yield Statement(
         f"update fencing_outbox set lookup_at = {after(dialect, 'lease')}, lookups = lookups + 1, owner = :owner,"
         f" issuer = :issuer, lineage = :lineage, token = :token from {clock(dialect)}"
-        f" where {one_of(dialect, due)} and state = 'uncertain' and message is not null returning id, key, dispatch,"
-        " lookups, mail_from, message, generation, created_at",
+        f" where {one_of(dialect, due)} and {in_states(('uncertain',))} and message is not null"
+        " returning id, key, dispatch, lookups, mail_from, message, generation, created_at",
         {**claim.params(), "lease": claim.lease, "batch": batch, "transport": transport},
     )
     recipients: dict[int, list[str]] = {row[0]: [] for row in rows}
@@ -83,7 +83,7 @@ _MEANING: dict[str, tuple[State, RecipientState]] = {
 
 def looked_up_plan(claim: Claim, doubt: Doubt, answer: LookUp, dialect: str) -> Plan[bool]:
     """Write what the provider said, if the row is still uncertain about the same hand-over; returns whether it was."""
-    mine = f"id = :id and state = 'uncertain' and dispatch = :dispatch and {MINE}"
+    mine = f"id = :id and {in_states(('uncertain',))} and dispatch = :dispatch and {MINE}"
     params = {**claim.params(), "id": doubt.id, "dispatch": doubt.dispatch}
     told = clean(f"the provider says {answer.found}: {answer.reply}")
     if answer.found not in _MEANING:

@@ -8,7 +8,7 @@ from adapters._tx import Plan, Statement
 from adapters.email._claim import Claim, event_row
 from adapters.email._outcome import LOOK_AFTER
 from adapters.email._sql import after, clock, now, one_of
-from adapters.email._states import HELD, sql_list
+from adapters.email._states import HELD, in_states, sql_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def rescue_plan(claim: Claim, batch: int, max_attempts: int, dialect: str) -> Pl
         f" then {after(dialect, 'look_after')} end,"
         " last_error = 'the relay ' || owner || case when state = 'dispatching' then :after_gate else :before_gate end,"
         f" attempts = attempts + 1, lease_until = null, updated_at = clock.at from {clock(dialect)}"
-        f" where {one_of(dialect, left)} and state in {sql_list(HELD)} returning id, key, state, last_error",
+        f" where {one_of(dialect, left)} and {in_states(HELD)} returning id, key, state, last_error",
         {
             "batch": batch,
             "max_attempts": max_attempts,

@@ -3,15 +3,16 @@ still the same; what a relay learned that had lost its row is evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
 from adapters.email._outcome import Settlement
 from adapters.email._sql import after, among, clean, clock, ids, in_list, now, pairs
-from adapters.email._states import RecipientState, sources, sql_list
+from adapters.email._states import RecipientState, in_states, sources
 from adapters.email._transport import Answer
 
 Settled = Literal["done", "lost", "evidence"]
@@ -48,7 +49,7 @@ def dispatch_plan(
         "update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
         f" key_until = case when in_doubt then key_until else {after(dialect, 'window')} end,"
         f" lease_until = {after(dialect, 'lease')}, updated_at = clock.at from {clock(dialect, durable=True)}"
-        f" where id {among(dialect, 'ids')} and state in {sql_list(sources('dispatch', 'dispatching'))} and {MINE}"
+        f" where id {among(dialect, 'ids')} and {in_states(sources('dispatch', 'dispatching'))} and {MINE}"
         " and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at)) returning id",
         {
             **claim.params(),
@@ -61,9 +62,9 @@ def dispatch_plan(
     )
     answers: dict[int, Gated] = {number: "open" for (number,) in opened}
     if len(answers) < len(rows):
-        claimed = sql_list(sources("dispatch", "dispatching"))
+        claimed = in_states(sources("dispatch", "dispatching"))
         mine = yield Statement(
-            f"select id from fencing_outbox where id {among(dialect, 'ids')} and state in {claimed} and {MINE}",
+            f"select id from fencing_outbox where id {among(dialect, 'ids')} and {claimed} and {MINE}",
             {**claim.params(), **numbers},
         )
         answers = {**dict.fromkeys(rows, "lost"), **{number: "late" for (number,) in mine}, **answers}
@@ -92,7 +93,7 @@ def sent_plan(claim: Claim, ends: Mapping[int, Settlement], dialect: str) -> Pla
     rows = yield Statement(
         "update fencing_outbox set state = 'sent', attempts = attempts + 1, lease_until = null, last_error = null,"
         f" in_doubt = false, updated_at = clock.at from {clock(dialect)}"
-        f" where id {among(dialect, 'ids')} and state in {sql_list(sources('settle', 'sent'))} and {MINE} returning id",
+        f" where id {among(dialect, 'ids')} and {in_states(sources('settle', 'sent'))} and {MINE} returning id",
         {**claim.params(), "ids": ids(dialect, ends)},
     )
     written = {number for (number,) in rows}
@@ -125,30 +126,14 @@ def group_plan(
     Uses the primary keys.
     """
     told = {number: clean(next(iter(end.recipients.values()))[1]) for number, end in sorted(ends.items())}
-    source, params = pairs("postgresql", told)
-    after_lease = after("postgresql", "lease")
     rows = yield Statement(
-        "with done as (update fencing_outbox set state = 'sent', attempts = attempts + 1, lease_until = null,"
-        " last_error = null, in_doubt = false, updated_at = (select clock_timestamp()) where id = any(cast(:ids as"
-        f" bigint[])) and state in {sql_list(sources('settle', 'sent'))} and {MINE} returning id),"
-        " served as (update fencing_outbox_recipient set state = 'sent', reply = told.reply,"
-        f" updated_at = (select clock_timestamp()) from {source} where outbox_id = any(cast(:ids as bigint[]))"
-        " and outbox_id = told.id and state = 'pending' and outbox_id in (select id from done)),"
-        " noted as (insert into fencing_outbox_event (outbox_id, at, kind, actor, token, dispatch, outcome, detail)"
-        " select told.id, (select clock_timestamp()), 'settle', :owner, :dispatch, :dispatch, 'sent', told.reply"
-        f" from {source} where told.id in (select id from done)),"
-        " opened as (update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
-        f" key_until = case when in_doubt then key_until else {after('postgresql', 'window')} end,"
-        f" lease_until = {after_lease}, updated_at = clock.at from {clock('postgresql', durable=True)}"
-        f" where id = any(cast(:gates as bigint[])) and state in {sql_list(sources('dispatch', 'dispatching'))}"
-        f" and {MINE} and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at))"
-        " returning id)"
-        " select id, true from done union all select id, false from opened",
+        _group(),
         {
             **claim.params(),
-            **params,
-            "ids": list(told),
-            "gates": sorted(gates),
+            # As text: drivers take longer to make arrays of Python's lists than the server to read them.
+            "ids": _array(told),
+            "replies": "\x1f".join(told.values()),
+            "gates": _array(sorted(gates)),
             "dispatch": str(claim.token),
             "transport": through.name,
             "window": through.key_window,
@@ -156,6 +141,34 @@ def group_plan(
         },
     )
     return {number for number, sent in rows if sent}, {number for number, sent in rows if not sent}
+
+
+@cache
+def _group() -> str:
+    told = "unnest(cast(:ids as bigint[]), string_to_array(:replies, chr(31))) as told(id, reply)"
+    present = now("postgresql")
+    return (
+        "with done as (update fencing_outbox set state = 'sent', attempts = attempts + 1, lease_until = null,"
+        f" last_error = null, in_doubt = false, updated_at = {present} where id = any(cast(:ids as bigint[]))"
+        f" and {in_states(sources('settle', 'sent'))} and {MINE} returning id),"
+        f" served as (update fencing_outbox_recipient set state = 'sent', reply = told.reply, updated_at = {present}"
+        f" from {told} where outbox_id = any(cast(:ids as bigint[])) and outbox_id = told.id"
+        " and state = 'pending' and outbox_id in (select id from done)),"
+        " noted as (insert into fencing_outbox_event (outbox_id, at, kind, actor, token, dispatch, outcome, detail)"
+        f" select told.id, {present}, 'settle', :owner, :dispatch, :dispatch, 'sent', told.reply"
+        f" from {told} where told.id in (select id from done)),"
+        " opened as (update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
+        f" key_until = case when in_doubt then key_until else {after('postgresql', 'window')} end,"
+        f" lease_until = {after('postgresql', 'lease')}, updated_at = clock.at"
+        f" from {clock('postgresql', durable=True)} where id = any(cast(:gates as bigint[]))"
+        f" and {in_states(sources('dispatch', 'dispatching'))} and {MINE}"
+        " and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at)) returning id)"
+        " select id, true from done union all select id, false from opened"
+    )
+
+
+def _array(numbers: Iterable[int]) -> str:
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def is_plain(end: Settlement) -> bool:
@@ -203,7 +216,7 @@ def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: 
 
 
 def _from(verb: str, end: Settlement) -> str:
-    return f"state in {sql_list(sources(verb, end.target))}"
+    return f"{in_states(sources(verb, end.target))}"
 
 
 def _write(
@@ -245,7 +258,7 @@ def release_plan(claim: Claim, numbers: Sequence[int], dialect: str) -> Plan[int
     """Give rows back that were not begun; no attempt is counted. Returns how many were still held."""
     rows = yield Statement(
         f"update fencing_outbox set state = 'pending', lease_until = null, updated_at = clock.at from {clock(dialect)}"
-        f" where id {among(dialect, 'ids')} and state in {sql_list(sources('release', 'pending'))} and {MINE}"
+        f" where id {among(dialect, 'ids')} and {in_states(sources('release', 'pending'))} and {MINE}"
         " returning id",
         {**claim.params(), "ids": ids(dialect, numbers)},
     )

@@ -5,10 +5,17 @@ from __future__ import annotations
 import smtplib
 import socket
 import ssl
+import time
 from dataclasses import dataclass, field
 
 from adapters.email._smtp_transaction import Broken, Reply, Transaction, answer_all, lacking
 from adapters.email._transport import Delivery, Gate, GateClosed, Outgoing, TransportUnavailable
+
+_RESTED = 10.0
+"""Seconds without use after which a kept connection is asked whether it is still there."""
+
+_PATIENCE = 5.0
+"""Seconds to wait for that answer: a firewall that forgot the connection never lets one through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,7 @@ class SmtpSession:
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
         self._smtp: smtplib.SMTP | None = None
+        self._used = 0.0
 
     def close(self) -> None:
         """QUIT, as far as the server still listens."""
@@ -104,13 +112,17 @@ class SmtpSession:
 
     def deliver(self, mail: Outgoing, gate: Gate) -> Delivery:
         """Hand a message over; see :class:`~adapters.email._transport.Session`."""
+        if self._smtp is not None and time.monotonic() - self._used > _RESTED and not self._is_there(self._smtp):
+            self._drop()
         if self._smtp is not None:
             # A server may close a kept connection whenever it likes. That shows at the first command, and costs one
             # new connection.
             delivery = self._attempt(self._smtp, mail, gate, reused=True)
             if delivery is not None:
+                self._used = time.monotonic()
                 return delivery
         delivery = self._attempt(self._connect(), mail, gate, reused=False)
+        self._used = time.monotonic()
         assert delivery is not None  # only a reused connection may ask for another
         return delivery
 
@@ -167,6 +179,18 @@ class SmtpSession:
             raise TransportUnavailable(f"smtp://{settings.host}:{settings.port} is not usable: {_told(exc)}") from exc
         self._smtp = smtp
         return smtp
+
+    def _is_there(self, smtp: smtplib.SMTP) -> bool:
+        """NOOP, with less patience than for a command: a rested connection may lead nowhere."""
+        assert smtp.sock is not None
+        usual = smtp.sock.gettimeout()
+        try:
+            smtp.sock.settimeout(min(_PATIENCE, self._settings.timeout))
+            found = smtp.noop()[0] == 250
+            smtp.sock.settimeout(usual)
+        except OSError:
+            return False
+        return found
 
     def _reset(self, smtp: smtplib.SMTP) -> None:
         try:

@@ -112,7 +112,8 @@ class Transaction:
         smtp = self._smtp
         assert smtp.sock is not None
         usual = smtp.sock.gettimeout()
-        stuffed = _STUFF.sub(b"..", self._mail.message)
+        message = self._mail.message
+        stuffed = _STUFF.sub(b"..", message) if b"\n." in message or message[:1] == b"." else message
         # A write that fails did not hand over its last bytes. So on a plain connection the final dot goes with the
         # last block, in one packet; through TLS, where a record may be under way all the same, it goes alone.
         alone = isinstance(smtp.sock, ssl.SSLSocket)

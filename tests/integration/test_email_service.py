@@ -1,0 +1,285 @@
+"""The relay as a service: many connections, order, pace, a server that is down, and the database under it."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+from support.outbox import CounterLeases, mail, outbox_engine, recipients, row
+from support.waiting import eventually
+
+from adapters.email import (
+    Answer,
+    Breaker,
+    Item,
+    MemoryTransport,
+    Outbox,
+    Outgoing,
+    Relay,
+    RelayCounts,
+    SmtpTransport,
+    TransportUnavailable,
+)
+from adapters.email._breaker import Circuit, Pace
+from scheduler.console.embedded import Drop, Exchange, SmtpSink
+
+OUTBOX = Outbox(from_="sender@example.org")
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def engine(request: pytest.FixtureRequest, pg_dsn: str, tmp_path: Path) -> Iterator[Engine]:
+    made = outbox_engine(request.param, pg_dsn, tmp_path)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def pg(pg_dsn: str, tmp_path: Path) -> Iterator[Engine]:
+    made = outbox_engine("postgresql", pg_dsn, tmp_path)
+    yield made
+    made.dispose()
+
+
+def smtp(sink: SmtpSink) -> SmtpTransport:
+    return SmtpTransport("127.0.0.1", sink.port, local_hostname="relay.test", timeout=10)
+
+
+def relay(engine: Engine, transport: Any, **options: Any) -> Relay:
+    return Relay(engine, transport, leases=CounterLeases(engine), **options)
+
+
+def put(engine: Engine, *keys: str, **options: Any) -> None:
+    with engine.begin() as tx:
+        OUTBOX.put_many(tx, [Item(message=mail(number), key=key, **options) for number, key in enumerate(keys)])
+
+
+def states(engine: Engine) -> dict[str, int]:
+    with engine.connect() as tx:
+        return {state: number for state, number in OUTBOX.counts(tx).items() if number}
+
+
+def make_due(engine: Engine) -> None:
+    with engine.begin() as tx:
+        tx.execute(text("update fencing_outbox set due_at = created_at"))
+
+
+class Serving:
+    """A relay that runs on a thread."""
+
+    def __init__(self, service: Relay) -> None:
+        self.stop = threading.Event()
+        self._thread = threading.Thread(target=service.run, args=(self.stop,))
+
+    def __enter__(self) -> threading.Event:
+        self._thread.start()
+        return self.stop
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+# -- several connections
+
+
+def test_connections_serve_at_once_and_each_message_is_dispatching_before_its_content(
+    engine: Engine, smtp_sink: SmtpSink
+) -> None:
+    together = threading.Barrier(3, timeout=20)
+    seen: list[str] = []
+
+    def look(exchange: Exchange) -> None:
+        together.wait()  # three contents at the same moment, on three connections
+        with engine.connect() as tx:
+            address = exchange.rcpt_tos[0]
+            seen.append(
+                tx.execute(
+                    text(
+                        "select o.state from fencing_outbox o join fencing_outbox_recipient r on r.outbox_id = o.id"
+                        " where r.address = :address"
+                    ),
+                    {"address": address},
+                ).scalar_one()
+            )
+
+    smtp_sink.on_data = look
+    put(engine, *(f"k{number}" for number in range(6)))
+    assert relay(engine, smtp(smtp_sink), connections=3).run_once() == RelayCounts(claimed=6, sent=6)
+    assert seen == ["dispatching"] * 6
+    assert len({message.rcpt_tos for message in smtp_sink.received}) == 6
+    assert set(recipients(engine, "k5").values()) == {"sent"}
+
+
+def test_what_several_connections_write_goes_into_few_commits(pg: Engine, smtp_sink: SmtpSink) -> None:
+    commits = []
+    event.listen(pg, "commit", lambda _: commits.append(1))
+    put(pg, *(f"k{number}" for number in range(30)))
+    commits.clear()
+    stop = threading.Event()
+    with Serving(relay(pg, smtp(smtp_sink), connections=4, batch=30, idle=0.05)):
+        eventually(lambda: states(pg) == {"sent": 30}, "all are sent", timeout=30)
+    stop.set()
+    # The claim and little else: 60 words about 30 messages went the short way, each statement its own transaction.
+    assert len(commits) < 20
+    assert row(pg, "k7")["attempts"] == 1
+
+
+def test_a_running_relay_gives_back_what_it_has_not_begun(engine: Engine, smtp_sink: SmtpSink) -> None:
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def wait(exchange: Exchange) -> None:
+        arrived.set()
+        go_on.wait(20)
+
+    smtp_sink.on_message = wait
+    put(engine, *(f"k{number}" for number in range(10)))
+    with Serving(relay(engine, smtp(smtp_sink), connections=2, batch=10, idle=0.05)) as stop:
+        assert arrived.wait(20)
+        stop.set()
+        go_on.set()
+    found = states(engine)
+    assert found.pop("sent") == len(smtp_sink.received) <= 2
+    assert found == {"pending": 10 - len(smtp_sink.received)}
+
+
+def test_an_end_that_cannot_be_written_keeps_no_other_from_it(engine: Engine) -> None:
+    """PostgreSQL refuses NUL in text, and a server may say anything."""
+    put(engine, "k0", "k1", "k2")
+    answers = {"reader1@example.org": Answer("rejected", "550 no\x00\x01 such user")}
+    transport = MemoryTransport(lambda sent: answers.get(sent.recipients[0], Answer("sent", "250 \x00 ok")))
+    assert relay(engine, transport).run_once() == RelayCounts(claimed=3, sent=2, failed=1)
+    assert row(engine, "k1")["last_error"].endswith("550 no   such user")
+
+
+# -- order
+
+
+def test_messages_of_one_order_key_go_one_after_the_other(engine: Engine, smtp_sink: SmtpSink) -> None:
+    put(engine, "a1", "a2", "a3", order_key="a")
+    put(engine, "free")
+    smtp_sink.on_rcpt = lambda exchange: "450 later" if exchange.rcpt == "reader0@example.org" and busy else None
+    busy = True
+    with engine.begin() as tx:  # a later one with a higher priority waits all the same
+        tx.execute(text("update fencing_outbox set priority = 5 where key = 'a3'"))
+        OUTBOX.put(tx, mail(9), key="other", order_key="b")
+    sender = relay(engine, smtp(smtp_sink))
+    counts = sender.run_once()
+    assert (counts.claimed, counts.sent, counts.retried) == (3, 1, 2)  # a1 and free are deferred; other is sent
+    assert sender.run_once().claimed == 0  # the first one waits for its retry, and the others for it
+    busy = False
+    make_due(engine)
+    for _ in range(4):
+        sender.run_once()
+    order = [message.rcpt_tos[0] for message in smtp_sink.received]
+    assert [address for address in order if address in ("reader1@example.org", "reader2@example.org")] == [
+        "reader1@example.org",
+        "reader2@example.org",
+    ]
+    assert states(engine) == {"sent": 5}
+
+
+@pytest.mark.parametrize(("fate", "next_goes"), [("rejected", True), ("uncertain", False)])
+def test_a_failed_message_lets_the_next_one_go_and_an_uncertain_one_does_not(
+    engine: Engine, fate: Any, next_goes: bool
+) -> None:
+    put(engine, "a1", "a2", order_key="a")
+    sender = relay(engine, MemoryTransport(lambda _: Answer(fate, "?")))
+    sender.run_once()
+    assert sender.run_once().claimed == (1 if next_goes else 0)
+    with engine.begin() as tx:
+        if not next_goes:
+            OUTBOX.resolve(tx, "a1", "sent", actor="ann", reason="it is in the server's log")
+    if not next_goes:
+        assert sender.run_once().claimed == 1
+
+
+# -- pace and breaker
+
+
+def test_a_rate_is_kept_over_all_connections() -> None:
+    pace, stop = Pace(50.0), threading.Event()
+    began = time.monotonic()
+    for _ in range(11):
+        pace.wait(stop)
+    assert time.monotonic() - began >= 0.19  # ten turns after the first, each a fiftieth of a second
+    assert pace.share(100, 1.0) == 50
+    assert Pace(None).share(100, 1.0) == 100
+
+
+def test_a_breaker_opens_lets_one_try_and_closes() -> None:
+    circuit = Circuit(Breaker(first=0.02, cap=0.05))
+    assert (circuit.state, circuit.remaining()) == ("closed", 0)
+    circuit.fail()
+    assert circuit.state == "open"
+    eventually(lambda: circuit.state == "half-open", "the pause is over")
+    circuit.succeed()
+    assert circuit.state == "closed"
+    assert Breaker(first=1, cap=60).pause(50) <= 60
+    with pytest.raises(ValueError, match="cap"):
+        Breaker(first=2, cap=1)
+
+
+def test_a_server_that_is_down_is_left_alone_and_costs_nothing(engine: Engine) -> None:
+    down, tries = threading.Event(), []
+    down.set()
+
+    class Flaky:
+        name = "flaky://"
+
+        def session(self) -> Any:
+            return self
+
+        def deliver(self, sent: Outgoing, gate: Any) -> Any:
+            tries.append(sent.recipients)
+            if down.is_set():
+                raise TransportUnavailable("it is down")
+            return MemoryTransport().session().deliver(sent, gate)
+
+        def close(self) -> None:
+            pass
+
+    put(engine, *(f"k{number}" for number in range(5)))
+    service = relay(engine, Flaky(), idle=0.02, breaker=Breaker(first=0.02, cap=0.2))
+    with Serving(service):
+        eventually(lambda: len(tries) >= 3, "it was tried a few times", timeout=20)
+        assert service.status().unavailable == "it is down"
+        assert service.status().breaker in ("open", "half-open")
+        down.clear()
+        eventually(lambda: states(engine) == {"sent": 5}, "all are sent", timeout=20)
+        assert service.status().breaker == "closed"
+    with engine.connect() as tx:
+        assert {entry.attempts for entry in OUTBOX.list(tx)} == {1}
+
+
+# -- greylisting
+
+
+def test_greylisting_is_outlasted_and_one_copy_arrives(engine: Engine, smtp_sink: SmtpSink) -> None:
+    """450 for a minute: the first retry comes later than that."""
+    smtp_sink.on_rcpt = lambda exchange: "450 4.2.0 greylisted, come back in 60 seconds"
+    put(engine, "k0")
+    sender = relay(engine, smtp(smtp_sink))
+    assert sender.run_once().retried == 1
+    with engine.connect() as tx:
+        (entry,) = OUTBOX.list(tx)
+    assert (entry.due_at - entry.updated_at).total_seconds() >= 60
+    smtp_sink.on_rcpt = None
+    make_due(engine)
+    assert sender.run_once().sent == 1
+    assert len(smtp_sink.received) == 1
+
+
+def test_a_kept_connection_that_was_idle_is_asked_before_it_is_used(engine: Engine, smtp_sink: SmtpSink) -> None:
+    session = smtp(smtp_sink).session()
+    mailing = Outgoing("a@example.org", ("b@example.org",), b"Subject: x\r\n\r\nx\r\n")
+    assert session.deliver(mailing, lambda _: None).answers["b@example.org"].fate == "sent"
+    session._used -= 60  # type: ignore[attr-defined]
+    smtp_sink.on_mail = lambda exchange: Drop("421 too long idle") if not gone.is_set() and not gone.set() else None
+    gone = threading.Event()
+    assert session.deliver(mailing, lambda _: None).answers["b@example.org"].fate == "sent"
+    assert len(smtp_sink.received) == 2
+    session.close()
