@@ -178,6 +178,7 @@ class SmtpSession:
                 smtp.close()
             raise TransportUnavailable(f"smtp://{settings.host}:{settings.port} is not usable: {_told(exc)}") from exc
         self._smtp = smtp
+        self._used = time.monotonic()
         return smtp
 
     def _is_there(self, smtp: smtplib.SMTP) -> bool:
