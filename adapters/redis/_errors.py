@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
@@ -10,7 +11,6 @@ from redis.exceptions import (
     ClusterDownError,
     ConnectionError,
     InvalidResponse,
-    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -36,12 +36,18 @@ class ServerRefusedError(FencingError):
 
 # By class and by the first word of the message (the client has classes for some codes only). All of these are said
 # before the first recorded command: of what comes after it, the script gives account itself.
+_MOVING = "is moving the slot"
+_CLUSTER_DOWN = "says that its cluster, or its link to the primary, is down"
+_ANOTHER_NODE = "is a node of a cluster that does not serve this key: use a cluster client"
+_SEVERAL_SLOTS = "is a cluster and the keys lie in several slots: build them with redis_key(resource, name)"
 _PASSING: dict[type[Exception], str] = {
     BusyLoadingError: "is still loading its data",
-    TryAgainError: "is moving the slot",
-    ClusterDownError: "says that its cluster, or its link to the primary, is down",
+    TryAgainError: _MOVING,
+    ClusterDownError: _CLUSTER_DOWN,
 }
 _PASSING_CODES = {
+    "TRYAGAIN": _MOVING,  # redis-py 5 has classes for these in its cluster client only
+    "CLUSTERDOWN": _CLUSTER_DOWN,
     "BUSY": "is busy with a script of somebody else's",
     "NOREPLICAS": "has too few replicas for min-replicas-to-write",
 }
@@ -54,11 +60,14 @@ _LASTING: dict[type[Exception], str] = {
     NoPermissionError: _DENIED,
     AuthenticationError: "asks for credentials or does not accept them",
     AuthorizationError: "does not accept the credentials",
-    MovedError: "is a node of a cluster that does not serve this key: use a cluster client",
-    ClusterCrossSlotError: "is a cluster and the keys lie in several slots: build them with redis_key(resource, name)",
+    AskError: _ANOTHER_NODE,  # and MovedError, which is one to the client
+    ClusterCrossSlotError: _SEVERAL_SLOTS,
     NoScriptError: "forgot the script at once, twice: something flushes its script cache all the time",
 }
 _LASTING_CODES = {
+    "MOVED": _ANOTHER_NODE,
+    "ASK": _ANOTHER_NODE,
+    "CROSSSLOT": _SEVERAL_SLOTS,
     "MISCONF": "refuses writes because its last save to disk failed: see its log",
     "NOAUTH": "asks for credentials",
     "WRONGTYPE": "has something else than a mark under the key of a mark: remove that key, then raise the fence",

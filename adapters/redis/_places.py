@@ -63,7 +63,10 @@ class Node:
         """A connection to where the server points."""
         manager = self._client.nodes_manager
         if isinstance(said, MovedError):
-            manager.move_slot(said)
+            if hasattr(manager, "move_slot"):
+                manager.move_slot(said)
+            else:  # redis-py 5
+                self._stale = True
             return self.get_connection()
         node = manager.get_node(host=said.host, port=said.port)
         if node is None:
