@@ -55,6 +55,27 @@ def test_a_weekly_job_runs_each_week_though_every_process_lives_less_than_a_day(
     assert ran == [datetime(2026, 3, day, 6) for day in (4, 11, 18, 25)]
 
 
+def test_a_process_that_starts_anew_every_half_interval_loses_nothing(
+    process: Callable[..., Counts], ran: list[datetime]
+) -> None:
+    for start in range(9):
+        process(MONDAY + timedelta(minutes=10 + 30 * start), "0 * * * *")
+    assert ran == [datetime(2026, 3, 2, hour) for hour in (1, 2, 3, 4)]
+
+
+def test_an_occurrence_that_history_forgot_does_not_run_again(
+    process: Callable[..., Counts], ran: list[datetime], tables: Tables
+) -> None:
+    """procrastinate: its rows were deleted, and 60, 120, 60 ran twice."""
+    for minute in (1, 2):
+        process(MONDAY + timedelta(minutes=minute), "* * * * *")
+    tables.rows("delete from {s}.occurrence")
+    tables.rows("delete from {s}.job")
+    for minute in (1, 2, 3):
+        process(MONDAY + timedelta(minutes=minute), "* * * * *")
+    assert ran == [datetime(2026, 3, 2, 0, minute) for minute in (2, 3)]
+
+
 def test_what_is_due_during_a_deploy_runs_after_it(process: Callable[..., Counts], ran: list[datetime]) -> None:
     """good_job #1484, sidekiq-cron #111: due while nothing ran, and never fired."""
     process(MONDAY + timedelta(hours=8, minutes=59), "0 9 * * *")

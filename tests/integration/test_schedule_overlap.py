@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.jobs import ended
+from support.jobs import Working, ended
 from support.schedules import HOUR, MINUTE, SECOND, Ground, hour, schedules_ground
+from support.waiting import eventually
 
+from fencing import fenced_write
+from fencing.errors import StaleTokenError
+from fencing.testing import MemoryGuard
 from scheduler import Job
 from scheduler._overlap import Live, Waiting, decide
 from scheduler._postgres import live_tokens
@@ -298,3 +302,35 @@ def test_no_schedule_minds_overlap_and_nothing_is_locked(ground: Ground) -> None
     with ground.link.use("look") as connection:
         assert ground.gate.look(connection) is None
     assert len(ground.hand.claim()) == 2
+
+
+def test_the_handler_that_is_replaced_sees_it_and_its_writes_end(ground: Ground) -> None:
+    """Its fences are raised to the token that was drawn for it, and then the next occurrence writes under its own."""
+    guard = MemoryGuard()
+    started, refused, tokens = threading.Event(), threading.Event(), []
+    app = ground.process()
+
+    @app.task("write", lease=86_400, fences=[(guard, "report")])
+    def write(job: Job) -> None:
+        if job.due_at == hour(9):
+            started.set()
+            assert job.lease.lost.wait(20), "it is told"
+            eventually(lambda: guard.read_mark("report").token > job.token, "its fences are raised")
+            with pytest.raises(StaleTokenError):
+                fenced_write(guard, "report", effect=lambda _: None, token=job.token)
+            refused.set()
+        else:
+            assert refused.wait(20)
+            with fenced_write(guard, "report"):
+                tokens.append(job.token)
+
+    app.schedule("hourly", "0 * * * *", tz="UTC", task="write", overlap="cancel_other")
+    app.sync_schedules()
+    ground.at(hour(9))
+    with Working(app, concurrency=2):
+        assert started.wait(20)
+        ground.at(hour(10))
+        eventually(lambda: ground.tables.states() == {"cancelled": 1, "completed": 1}, "the next one has run")
+    (revoked,) = ground.tables.rows("select * from {s}.revocation")
+    assert [token.value > revoked["token"] > revoked["revoked"] for token in tokens] == [True]
+    assert guard.read_mark("report").token == tokens[0]
