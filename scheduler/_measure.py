@@ -54,9 +54,10 @@ def measure(connection: Connection, statements: Statements, window: float) -> Me
 def oldest_due(connection: Connection, statements: Statements) -> dict[str, tuple[float, int]]:
     """Return by queue how many seconds its oldest due job has waited, and how many are due."""
     found: dict[str, tuple[float, int]] = {}
-    for queue, _, waited, due in connection.execute(statements["measure_due"]):
-        longest, count = found.get(queue, (0.0, 0))
-        found[queue] = max(longest, waited), count + due
+    for statement in ("measure_due", "measure_due_exclusive"):
+        for queue, _, waited, due in connection.execute(statements[statement]):
+            longest, count = found.get(queue, (0.0, 0))
+            found[queue] = max(longest, waited), count + due
     return found
 
 

@@ -40,7 +40,8 @@ class QueueMeasures:
         queue: its name.
         lag: from due to claimed, of the jobs that were claimed in the window.
         oldest_due: seconds since the oldest due job became due; 0 where none waits.
-        due: how many jobs are due now, counted up to 1,000 for each task and priority.
+        due: how many jobs are due now, counted up to 1,000 for each task and priority, and of exclusive jobs up to 100
+            for each of 1,000 values.
         acceptable_lag: in seconds, as the application stated it (``app.queue``), or None.
         lag_exceeded: whether the oldest due job or the 95th percentile of the lag is over that.
         running: jobs whose lease is live.

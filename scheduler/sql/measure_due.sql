@@ -1,6 +1,6 @@
--- measure due: for each queue, task and priority with waiting jobs, exclusive ones aside (they wait for each
--- other), since when the first of them has been due and how many are, counted up to
--- 1,000. It steps from range to range of the index, at most 1,000 of them, and reads no waiting job that is not due but the first of each.
+-- measure due: for each queue, task and priority with waiting jobs, since when the first of them has been due and how many are, counted up to
+-- 1,000; of exclusive jobs measure_due_exclusive.sql tells. It steps from range to range of the index, at most 1,000 of them, and reads no waiting
+-- job that is not due but the first of each.
 -- Rows: (queue, task, seconds since the first was due, due). Locks: none. Index: job_ready, some look-ups for each range.
 with recursive instant as materialized (select {schema}.clock() as now),
 ranges as (

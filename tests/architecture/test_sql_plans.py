@@ -334,6 +334,8 @@ def rows_read(found: list[dict[str, Any]]) -> float:
 MEASURES = {
     # 40,000 jobs are ready: the due ones of each range are counted up to 1,000.
     "measure_due": ({}, {"job_ready"}, 6_100),
+    # 5,000 values wait, one of them with 15,000 jobs: 1,000 values are looked at, and 100 jobs of each.
+    "measure_due_exclusive": ({}, {"job_exclusive"}, 5_000),
     # 5,000 are leased: all of these are read, and nothing else.
     "measure_leased": ({}, {"job_leased"}, 6_000),
     "measure_stuck": ({"tasks": ["work"], "limits": [60.0], "otherwise": 3600.0}, {"job_leased"}, 6_000),
@@ -344,6 +346,12 @@ MEASURES = {
 @pytest.mark.parametrize("name", MEASURES)
 def test_measuring_reads_a_bounded_part_of_a_full_table(full: Tables, statistics: str, name: str) -> None:
     values, indexes, most = MEASURES[name]
+    if name == "measure_due_exclusive":
+        full.rows(
+            "insert into {s}.job (queue, task, exclusive, args, priority, due_at, max_attempts, created_at)"
+            " select 'exclusive', 'foreign', case when i % 4 = 0 then 'v' || i else 'a' end, '{}', 0, now(), 5, now()"
+            " from generate_series(1, 20000) i where not exists (select from {s}.job where queue = 'exclusive')"
+        )
     found = explained(full, name, values)
     assert {node["Index Name"] for node in found if "Index Name" in node} == indexes
     assert not [node for node in found if node["Node Type"] == "Seq Scan"]

@@ -120,8 +120,22 @@ def test_due_jobs_are_found_in_every_range_and_those_for_later_are_not_counted(a
             priority=priority,
             due=timedelta(seconds=seconds),
         )
+    for queue, value, priority, seconds in (
+        ("b", "x", 9, -5),
+        ("b", "x", 1, -80),
+        ("b", "y", 0, 3600),
+        ("d", "x", 0, -20),
+    ):
+        tables.rows(
+            "insert into {s}.job (queue, task, args, priority, due_at, max_attempts, created_at, exclusive)"
+            " values (%(queue)s, 'one', '{}', %(priority)s, now() + %(due)s, 5, now(), %(value)s)",
+            queue=queue,
+            value=value,
+            priority=priority,
+            due=timedelta(seconds=seconds),
+        )
     found = {one.queue: (round(one.oldest_due, -1), one.due) for one in app.measure().queues}
-    assert found == {"a": (50, 4), "c": (10, 1)}
+    assert found == {"a": (50, 4), "b": (80, 2), "c": (10, 1), "d": (20, 1)}
 
 
 def test_a_queue_over_its_acceptable_lag_is_told_of_once_and_once_when_it_is_back(
@@ -142,6 +156,9 @@ def test_a_queue_over_its_acceptable_lag_is_told_of_once_and_once_when_it_is_bac
     assert _queue(app).lag_exceeded
     with Working(app):
         eventually(lambda: len(told) == 1, "the hook is told")
+        for _ in range(3):
+            seen = tables.one("select seen_at from {s}.worker")
+            eventually(lambda seen=seen: tables.one("select seen_at from {s}.worker") > seen, "it looks again")
         tables.rows("update {s}.job set status = 'cancelled' where id = %(id)s", id=late)
         eventually(lambda: len(told) == 2, "the hook is told again")
     assert [(event.queue, event.acceptable, event.exceeded) for event in told] == [
