@@ -14,6 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencing.errors import ContentionError
+from scheduler._loop import log
 from scheduler.errors import DatabaseError, DatabaseUnavailableError, NotMigratedError, ValueRefusedError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -32,23 +33,25 @@ _NETWORK = {
     "tcp_user_timeout": "10000",
 }
 
-# A worker that is stopped inside a transaction must not hide its rows from the others. What waited for a lock reads
-# again what is there then. A token must not leave before it is durable: synchronous_commit is raised where it was
-# weaker.
+# A worker that is stopped inside a transaction must not hide its rows from the others (a shorter time that the role or
+# the database states stays). What waited for a lock reads again what is there then. A token must not leave before it is
+# durable: synchronous_commit is raised where it was weaker.
 _SETTINGS = """
-select set_config('idle_in_transaction_session_timeout', '10s', false), set_config('jit', 'off', false),
-    set_config('default_transaction_isolation', 'read committed', false),
+select set_config('idle_in_transaction_session_timeout', case
+        when current_setting('idle_in_transaction_session_timeout')::interval between '1 ms' and '10 s'
+        then current_setting('idle_in_transaction_session_timeout') else '10s' end, %(local)s),
+    set_config('jit', 'off', %(local)s), set_config('default_transaction_isolation', 'read committed', %(local)s),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') = 'remote_apply'
-        then 'remote_apply' else 'on' end, false)
+        then 'remote_apply' else 'on' end, %(local)s)
 """
 
 # Plans are part of the contract: generic (the parameters of the hot statements say nothing about the data) and in the
 # order of the indexes, whatever the statistics say right after a bulk load or before the first ANALYZE. A claim that
 # believed its range to be small read and sorted all of it.
 _HOT_ROLES = ("claim", "settle", "heart", "rescue", "look-up", "measure", "limit", "prune")
-_HOT_SETTINGS = """
-select set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
-    set_config('enable_bitmapscan', 'off', false), set_config('enable_sort', 'off', false)
+_HOT_SETTINGS = f"""{_SETTINGS},
+    set_config('plan_cache_mode', 'force_generic_plan', %(local)s), set_config('enable_seqscan', 'off', %(local)s),
+    set_config('enable_bitmapscan', 'off', %(local)s), set_config('enable_sort', 'off', %(local)s)
 """
 
 
@@ -107,6 +110,8 @@ class Database:
 
     def __init__(self, dsn: str | None) -> None:
         self._dsn = dsn
+        self.pooled = False
+        """Whether a pooler was met on the way there."""
 
     @property
     def conninfo(self) -> str:
@@ -116,19 +121,55 @@ class Database:
         return make_conninfo(text, **{key: value for key, value in _NETWORK.items() if key not in named})
 
     def connect(self, role: str) -> Connection:
-        """Open a connection in autocommit mode; ``role`` shows in ``pg_stat_activity``."""
+        """Open a connection in autocommit mode; ``role`` shows in ``pg_stat_activity``.
+
+        Behind a pooler a session is somebody else's after each transaction: nothing is set or prepared in it then, and
+        :func:`begun` sets what a transaction needs.
+        """
         with translated(f"connect ({role})"):
             connection = psycopg.connect(
-                self.conninfo, autocommit=True, prepare_threshold=0, application_name=f"fencing {role}"
+                self.conninfo, autocommit=True, prepare_threshold=None, application_name=f"fencing {role}"
             )
             try:
-                connection.execute(_SETTINGS)
-                if role in _HOT_ROLES:
-                    connection.execute(_HOT_SETTINGS)
+                if _pooled(connection):
+                    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                    self._say_pooled()
+                else:
+                    connection.prepare_threshold = 0
+                    connection.execute(_settings(role), {"local": False})
             except BaseException:
                 connection.close()
                 raise
         return connection
+
+    def _say_pooled(self) -> None:
+        if not self.pooled:
+            log.warning(
+                "behind a pooler such as PgBouncer: no LISTEN and no prepared statements; due jobs are found by "
+                "polling. Give workers a direct connection where that is too slow"
+            )
+        self.pooled = True
+
+
+def _settings(role: str) -> str:
+    return _HOT_SETTINGS if role in _HOT_ROLES else _SETTINGS
+
+
+def _pooled(connection: Connection) -> bool:
+    """Whether a pooler is between: it tells its clients a process id of its own making, for their cancel requests."""
+    row = connection.execute("select pg_backend_pid()").fetchone()
+    return row is not None and row[0] != connection.info.backend_pid
+
+
+@contextmanager
+def begun(connection: Connection, role: str) -> Iterator[None]:
+    """Where nothing can be set for a session, do the block in one transaction with its settings; else just do it."""
+    if connection.prepare_threshold is not None:
+        yield
+        return
+    with connection.transaction():
+        connection.execute(_settings(role), {"local": True})
+        yield
 
 
 def _hung_up(connection: Connection) -> bool:
@@ -164,7 +205,7 @@ class Link:
                 self._drop()
                 connection = self._connection = self._database.connect(self._role)
             try:
-                with translated(doing):
+                with translated(doing), begun(connection, self._role):
                     yield connection
             except BaseException:
                 # Whatever went wrong, a connection whose state is in doubt is worth less than a new one.

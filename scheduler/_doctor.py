@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from fencing import Finding
 from scheduler._connect import Connection
-from scheduler._issuer import clock_floor, lock_state
+from scheduler._issuer import SHIFT, clock_floor, lock_state
 from scheduler._measure import measure
 from scheduler._measures import Measures
 from scheduler._migrate import check_migrated
@@ -18,6 +18,9 @@ from scheduler.errors import IssuerError, NotMigratedError
 
 MAX_SKEW = 2.0
 """Seconds by which the clocks of application and database may differ before it is worth a word."""
+
+OLD_FLOOR = 300.0
+"""Days since the issuer's last change after which it is worth a word: after 365 the next change needs a person."""
 
 OLDEST_DUE = 60.0
 """Seconds that a due job may wait before it is worth a word, in a queue of which no acceptable lag was stated."""
@@ -40,6 +43,7 @@ def diagnose(connection: Connection, statements: Statements) -> Iterator[Finding
     with connection.cursor(row_factory=dict_row) as cursor:
         health = cursor.execute(statements["health"]).fetchall()[0]
     yield from _durability(where, health)
+    yield _pooler(connection, where)
     if health["standby"]:
         yield Finding(
             "primary",
@@ -66,6 +70,19 @@ def diagnose(connection: Connection, statements: Statements) -> Iterator[Finding
     yield from _queues(where, measures)
     yield from _workers(where, measures)
     yield from _work(where, health, measures)
+
+
+def _pooler(connection: Connection, where: str) -> Finding:
+    if connection.prepare_threshold is not None:
+        return Finding("pooler", "ok", where, "a direct connection")
+    return Finding(
+        "pooler",
+        "warning",
+        where,
+        "behind a pooler such as PgBouncer: no LISTEN, no prepared statements",
+        "due jobs are found by polling, and each claim costs more",
+        "give workers a direct connection where that is too slow; nothing else is lost",
+    )
 
 
 def _durability(where: str, health: dict[str, object]) -> Iterator[Finding]:
@@ -95,7 +112,18 @@ def _issuer(connection: Connection, statements: Statements, where: str) -> Findi
             "set the server's clock, then run `fencing issuer bump`",
         )
     if state.current:
-        return Finding("issuer", "ok", where, name)
+        days = (clock_ms - (state.floor >> SHIFT)) / 86_400_000
+        if days <= OLD_FLOOR:
+            return Finding("issuer", "ok", where, name)
+        return Finding(
+            "issuer",
+            "warning",
+            where,
+            f"{name}: it last changed {days:.0f} days ago",
+            "after more than a year a changed server, also a restarted one, issues no token until a person has checked "
+            "its clock",
+            "check the server's clock, then run `fencing issuer bump --reason 'clock checked'`",
+        )
     try:
         clock_floor(clock_ms, state.floor)
     except IssuerError as exc:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from scheduler._connect import Database, translated
 
+PATIENCE = 60.0
+"""Seconds until it is looked again whether there is still a pooler between."""
+
 
 class Listener:
     """Waits on one connection for notifications. A connection that died is noticed and opened again by the loop."""
@@ -36,6 +39,9 @@ class Listener:
     def run_once(self) -> float | None:
         """Listen until told to stop or the connection breaks."""
         with translated("listen"), self._database.connect("listener") as connection:
+            if self._database.pooled:
+                # A session that listens is somebody else's after the transaction.
+                return PATIENCE
             connection.execute(f'listen "{self._channel}"')
             connection.execute(f'listen "{self._revoked_channel}"')
             if self._listened:

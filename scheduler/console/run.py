@@ -8,15 +8,26 @@ from dataclasses import asdict
 import click
 
 from scheduler import Scheduler
+from scheduler._grants import grants
+from scheduler._sql import Statements
 from scheduler.console._options import database_options, json_option, load_app, print_json
 
 
 @click.command()
 @database_options
 @click.option("--issuer", help="Name of the token issuer at install (default: the schema's). A random suffix is added.")
+@click.option("--print-grants", is_flag=True, help="Print what a role needs that is not the owner; change nothing.")
+@click.option("--role", default="fencing_app", show_default=True, help="The role that --print-grants is for.")
 @json_option
-def migrate(dsn: str | None, schema: str, issuer: str | None, as_json: bool) -> None:
-    """Create or update the scheduler's tables."""
+def migrate(dsn: str | None, schema: str, issuer: str | None, print_grants: bool, role: str, as_json: bool) -> None:
+    """Create or update the scheduler's tables, as the role that owns them."""
+    if print_grants:
+        lines = grants(Statements(schema), role)
+        if as_json:
+            print_json({"schema": schema, "role": role, "grants": lines})
+        else:
+            click.echo("\n".join(lines))
+        return
     app = Scheduler(dsn, schema=schema)
     applied = app.migrate(issuer)
     app.close()

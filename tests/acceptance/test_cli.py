@@ -204,6 +204,15 @@ def test_a_mistake_says_what_is_wrong_without_a_traceback(arguments: tuple[str, 
     assert "Traceback" not in done.stderr
 
 
+def test_grants_are_printed_and_nothing_is_asked_of_a_database() -> None:
+    done = fencing("migrate", "--print-grants", "--role", "Shop App", "--schema", "jobs")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == 'grant usage on schema "jobs" to "Shop App";'
+    assert 'grant select, insert, update, delete on table "jobs"."job" to "Shop App";' in lines
+    assert all(line.startswith("grant ") and line.endswith(' to "Shop App";') for line in lines)
+
+
 def test_bench_prints_one_ratio_for_each_name(pg_dsn: str) -> None:
     """With next to no work: the figures say nothing, but everything that would be measured runs."""
     done = fencing("bench", "scheduler", "--json", "--rounds", "1", "--scale", "0.01", dsn=pg_dsn)
