@@ -2,6 +2,7 @@
 
 from scheduler._acts import Outside
 from scheduler._app import Scheduler
+from scheduler._backfill import Backfilled
 from scheduler._held import Counts
 from scheduler._hooks import (
     ClaimEvent,
@@ -25,8 +26,10 @@ from scheduler._replay import Replayed
 from scheduler._retention import Retention
 from scheduler._retry import Bury, Retry, RetryIn
 from scheduler._schedule import Schedule
+from scheduler._schedule_look import ScheduleStory, StoredSchedule
 
 __all__ = [
+    "Backfilled",
     "Bury",
     "ClaimEvent",
     "Counts",
@@ -51,9 +54,11 @@ __all__ = [
     "Retry",
     "RetryIn",
     "Schedule",
+    "ScheduleStory",
     "Scheduler",
     "SettleEvent",
     "StartEvent",
+    "StoredSchedule",
     "StuckEvent",
     "StuckJob",
     "TaskMeasures",

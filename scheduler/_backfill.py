@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from scheduler._catch_up import Planned
 from scheduler._occurrence import Occurrence
+from scheduler._retention import Retention
 from scheduler._schedule_store import Row, lock_live, materialise, refuse_older_zone, tell
 from scheduler._schedules import stored_rule
 from scheduler._sql import Run
@@ -15,8 +16,8 @@ from scheduler.errors import LedgerHorizonError
 MOST = 10_000
 """Occurrences of one call."""
 
-LEDGER_KEPT = timedelta(days=30)
-"""How far back the ledger is sure to know what ran. Retention may keep more of it, never less."""
+LEDGER_KEPT = Retention().occurrences or timedelta.max
+"""How far back the ledger is taken to know what ran, unless it was pruned later than that: the usual retention."""
 
 
 class Backfilled(NamedTuple):

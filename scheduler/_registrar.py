@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduler._connect import Link
+from scheduler._loop import log
 from scheduler._releases import Release
 from scheduler._schedule_store import Stored, sync
 from scheduler._schedules import Declared, release_of
 from scheduler._sql import Run, Statements
+
+_WHY: dict[Stored, str] = {
+    "deferred": "declared otherwise by a newer release that is still there, or changed by a person",
+    "deleted": "deleted by a person; a new release brings them back, or put_schedule()",
+    "refused": "computed from newer zone data than this process has; update the tzdata package",
+}
 
 
 class Registrar:
@@ -21,6 +28,7 @@ class Registrar:
         self._declared = declared
         self._deferred = False
         self._present = False
+        self._told: dict[str, Stored] = {}
         self.works = False
         """Whether a worker runs here, or did: only then is the end of this process the end of anything."""
 
@@ -37,7 +45,18 @@ class Registrar:
                 release.number = run("release_renumber", release=release.id)[0][0]
             answers = sync(run, declared, release, self._owner)
         self._deferred = "deferred" in answers.values()
+        self._tell(answers)
         return answers
+
+    def _tell(self, answers: Mapping[str, Stored]) -> None:
+        """Log what was not stored, once for as long as it is the same."""
+        left = {name: answer for name, answer in answers.items() if answer in _WHY}
+        if left != self._told:
+            for answer, why in _WHY.items():
+                if names := [name for name, one in left.items() if one == answer]:
+                    shown = ", ".join(map(repr, names[:10])) + (" and others" if len(names) > 10 else "")
+                    log.warning("%d schedules stay as they are in the database, %s: %s", len(names), why, shown)
+            self._told = left
 
     def run_once(self) -> float | None:
         """Say that this process is there; where a newer release has the say, look whether it is still there."""

@@ -176,8 +176,8 @@ class ScheduleFace:
         None that ran, or was skipped, is made again. With an overlap other than ``allow`` they run one after another,
         and no policy drops them. ``dry_run`` only looks.
 
-        Raises :class:`LedgerHorizonError` for a window that starts before what the ledger is sure to know (30 days,
-        or more by retention): with ``force`` what ran before then may run again.
+        Raises :class:`LedgerHorizonError` for a window that starts before what the ledger is sure to know (90 days,
+        or less by retention): with ``force`` what ran before then may run again.
         """
         with self._acting(f"backfill schedule {name!r}", reason, actor) as (run, who):
             return _backfill.backfill(run, name, start, end, force=force, dry_run=dry_run, actor=who, reason=reason)

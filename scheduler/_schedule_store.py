@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from scheduler._catch_up import Planned
-from scheduler._loop import log
 from scheduler._releases import PATIENCE, Release, may_change
 from scheduler._schedule import Schedule
 from scheduler._schedules import Declared, next_after, stored_rule
@@ -117,9 +116,8 @@ def store(run: Run, declared: Declared, release: Release, actor: str, reason: st
         if row.same and row.deleted_at is None:
             return "unchanged"
         if not may_change(row.number, row.present, release.number):
-            return _left_alone(declared.name, row)
+            return "deleted" if row.deleted_at is not None else "deferred"
         if row.deleted_at is None and _older_zone(row, declared.rule.tz):
-            log.error("schedule %r is not changed: %s", declared.name, _zone_problem(row))
             return "refused"
         number = release.ahead_of(run, row.number)
         now, until = run("schedule_change", **declared.parameters(), release=release.id, number=number)[0]
@@ -129,19 +127,6 @@ def store(run: Run, declared: Declared, release: Release, actor: str, reason: st
         kind, before = ("schedule added", None) if back else ("schedule changed", row.definition)
         tell(run, declared.name, kind, actor, reason, before, declared.definition())
         return "added" if back else "changed"
-
-
-def _left_alone(name: str, row: Row) -> Stored:
-    if row.deleted_at is not None:
-        log.warning(
-            "schedule %r is declared here, and was deleted at %s; it stays so until a new release declares it",
-            name,
-            row.deleted_at,
-        )
-        return "deleted"
-    whose = f"release {row.release}, which is newer and still running" if row.release else "a person"
-    log.warning("schedule %r is declared otherwise here than by %s; it stays as it is", name, whose)
-    return "deferred"
 
 
 def lock(run: Run, name: str, definition: str | None = None) -> Row | None:

@@ -310,15 +310,20 @@ def test_a_schedule_is_listed_shown_and_looked_ahead(ground: Ground, app: Schedu
 # -- releases
 
 
-def test_an_old_release_that_goes_on_does_not_flip_a_schedule_back(ground: Ground) -> None:
+def test_an_old_release_that_goes_on_does_not_flip_a_schedule_back(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
     old, new = release(ground, "0 9 * * *"), release(ground, "0 10 * * *")
     assert old.sync_schedules() == {"daily": "added"}
     assert new.sync_schedules() == {"daily": "changed"}
     for _ in range(3):
         assert old.sync_schedules() == {"daily": "deferred"}
+        assert "1 schedules stay as they are in the database, declared otherwise by a newer release" in caplog.text
         assert release(ground, "0 9 * * *").sync_schedules() == {"daily": "deferred"}, "a process that starts anew"
         assert new.sync_schedules() == {"daily": "unchanged"}
+    caplog.clear()
     old.run_until_idle()
+    assert caplog.text == "", "it was said once"
     assert in_force(ground) == "0 10 * * *"
     assert ground.acts("daily") == ["schedule added", "schedule changed"]
 
