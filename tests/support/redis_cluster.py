@@ -54,7 +54,7 @@ class Sentinel(Valkey):
         configuration = place.home / "server.conf"
         configuration.write_text(
             f"bind 127.0.0.1\nsentinel monitor main 127.0.0.1 {self._primary.port} 1\n"
-            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n"
+            "sentinel down-after-milliseconds main 1500\nsentinel failover-timeout main 2000\n"
         )
         place.give(configuration)
 
