@@ -2,7 +2,7 @@
 -- Rows: up to %(most)s, those after the number %(after)s. Locks: none. Index: job_dead, from there on.
 select id, task, queue, attempt, max_attempts, key, error, reason, finished_at, args
 from {schema}.job
-where status = 'dead' and id > %(after)s
+where status = 'dead' and id > %(after)s::bigint
     and (%(ids)s::bigint[] is null or id = any(%(ids)s))
     and (%(task)s::text is null or task = %(task)s)
     and (%(queue)s::text is null or queue = %(queue)s)

@@ -3,7 +3,7 @@
 -- Rows: one: (seen, last, gone, young), as in prune_jobs.sql. Locks: the deleted rows. Index: act_pkey.
 with bound as materialized (select {schema}.clock() - make_interval(secs => %(seconds)s) as at),
 page as materialized (
-    select id, at from {schema}.act where id > %(after)s order by id limit %(batch)s
+    select id, at from {schema}.act where id > %(after)s::bigint order by id limit %(batch)s
 ),
 gone as (
     delete from {schema}.act

@@ -8,7 +8,7 @@ with instant as materialized (select {schema}.clock() as now),
 page as materialized (
     select id, created_at, status, finished_at
     from {schema}.job
-    where id > %(after)s
+    where id > %(after)s::bigint
     order by id
     limit %(batch)s
 ),
