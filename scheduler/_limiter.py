@@ -52,6 +52,8 @@ class Limiter:
 
     def run_once(self) -> float | None:
         """Sweep once; at once again if the sweep was full."""
+        if not self._limits:
+            return None
         parameters = {"tasks": list(self._limits), "limits": list(self._limits.values()), "batch": BATCH}
         with self._link.use("end attempts over their limit") as connection, connection.transaction():
             found = connection.execute(self._statements["overrun"], parameters).fetchall()

@@ -87,8 +87,8 @@ class Worker:
         self._settles = Loop("settler", self._settler.run_once, 0)
         self._materialiser = Materialiser(self._link("materialise"), statements, owner)
         self._rescuer = Rescuer(self._link("rescue"), statements, queues, list(tasks), self.work, self._rescued)
-        raiser = Raiser(self._link("raise"), statements, tasks, self._async.wait_for)
-        self._raises = Loop("raiser", raiser.run_once, SWEEP)
+        self._raiser = Raiser(self._link("raise"), statements, tasks, self._async.wait_for)
+        self._raises = Loop("raiser", self._raiser.run_once, SWEEP)
         self._listener = Listener(
             database,
             statements.channel,
@@ -109,9 +109,9 @@ class Worker:
             Loop("measurer", self.measurer.run_once, TICK),
             self._raises,
         ]
-        limiter = Limiter(self._link("limit"), statements, owner, tasks, self.work, self._on_revoked)
-        if limiter.interval is not None:
-            self._keepers.append(Loop("limiter", limiter.run_once, limiter.interval))
+        self._limiter = Limiter(self._link("limit"), statements, owner, tasks, self.work, self._on_revoked)
+        if self._limiter.interval is not None:
+            self._keepers.append(Loop("limiter", self._limiter.run_once, self._limiter.interval))
         self._finders = [
             Loop("rescuer", self._rescuer.run_once, min(SWEEP, interval)),
             Loop("materialiser", self._materialiser.run_once, SWEEP),
@@ -160,10 +160,11 @@ class Worker:
             loop.start()
 
     def sweep(self) -> None:
-        """Take back every lease that ran out and materialise everything that is due now, on the calling thread."""
+        """Take back every lease that ran out or is over its limit, raise the fences of what was revoked, and
+        materialise everything that is due now, on the calling thread."""
         self._claimer.eager = True
-        for run_once in (self._rescuer.run_once, self._materialiser.run_once):
-            while run_once() == 0:
+        for service in (self._rescuer, self._limiter, self._raiser, self._materialiser):
+            while service.run_once() == 0:
                 pass
 
     @property

@@ -215,7 +215,7 @@ def test_what_a_canceller_that_knows_no_task_leaves_open_is_raised_by_a_worker(
     assert read_mark(shop, "invoice/1") is None
     assert hand.complete(job) is Settled.LOST
     app.run_until_idle(queues=["elsewhere"])
-    eventually(lambda: revocations(tables)[0]["raised_at"], "a worker raised them")
+    assert revocations(tables)[0]["raised_at"] is not None
     assert read_mark(shop, "invoice/1").token.value == tables.job(number)["token"]
 
 
