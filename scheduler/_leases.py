@@ -18,11 +18,8 @@ from scheduler._sql import Statements
 from scheduler._store import Taken
 from scheduler._tasks import MAX_LEASE, MIN_LEASE, check_name
 
-TICK = 0.25
-"""Seconds between two looks at the held leases:
-
-a third of the shortest lease that can be asked for lies well above it.
-"""
+TICK = 0.1
+"""Seconds between two looks at the held leases: less than a third of the shortest that can be asked for."""
 
 
 class Leases:
