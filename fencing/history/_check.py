@@ -98,7 +98,7 @@ def check_history(events: Iterable[Event]) -> Checked:
         token = _token_of(event)
         if event.kind in _WRITES:
             outcomes[event.outcome] += 1
-        if event.kind == "claim" and event.outcome in _DONE and token is not None:
+        if event.kind == "claim" and event.outcome == "done" and token is not None:
             claims[token.issuer].append(_Step(event, token))
         for name in event.resources:
             groups[event.downstream, name].add(event, token)

@@ -31,6 +31,7 @@ Kind = Literal[
 ]
 """What happened.
 
+``claim`` that is ``done`` drew a token; one that is ``accepted`` took work under a token that its holder had.
 ``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the work taken back
 after that. ``commit`` makes what the same actor had pending at the downstream certain. ``adopt`` moves resources to
 another issuer. ``look`` is what was found in a resource: its ``effects`` are all of them, in the order in which the

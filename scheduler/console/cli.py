@@ -23,6 +23,7 @@ COMMANDS = {
     "metrics": ("scheduler.console.metrics", "Show lag, outcomes, stuck jobs and workers."),
     "doctor": ("scheduler.console.doctor", "Check what would break a promise."),
     "check": ("scheduler.console.check", "Say whether a recorded history breaks a promise."),
+    "torture": ("scheduler.console.torture", "Everything that can go wrong, judged in the end."),
     "bench": ("scheduler.console.bench", "Measure against baselines, side by side."),
 }
 """Each command's module, and the line that ``fencing --help`` shows without loading it."""

@@ -20,13 +20,13 @@ _ROOT = Path(__file__).resolve().parents[3]  # where the packages are: found fro
 class WorkerProcess:
     """A worker, from its start to its end. It is started early, since it imports for a while, and waits for orders."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, number: int, program: str = PROGRAM) -> None:
         self.record = directory / f"worker-{number}.jsonl"
         self._log = directory / f"worker-{number}.log"
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(os.getpid())],
+                [sys.executable, "-m", program, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -77,6 +77,11 @@ class WorkerProcess:
     def wake(self) -> None:
         """SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
+
+    def end(self, timeout: float) -> None:
+        """SIGTERM, and wait for its orderly end. Raises ``subprocess.TimeoutExpired``."""
+        self._process.terminate()
+        self._process.wait(timeout)
 
     def close(self) -> None:
         """Kill it if it is still there; a stopped one too."""

@@ -1,0 +1,159 @@
+"""What came of a run: what lies in the servers in the end, held against what everybody was told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from typing import Any, LiteralString
+
+import psycopg
+import redis
+
+from adapters.redis import redis_key
+from fencing import history
+from fencing.history import Checked, Event, Violation, check_history
+from scheduler.console.torture._servers import Servers
+from scheduler.console.torture._work import ACCOUNTS
+
+LOST, DOUBLED = "accepted write lost", "effect doubled"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lies in the servers: ``looks`` at the resources, jobs by key, outbox rows by key, copies of each mail."""
+
+    looks: list[Event]
+    jobs: dict[str, str]
+    outbox: dict[str, str]
+    copies: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures. ``lost`` and ``doubles`` are told in words; ``by_failover`` is what an asynchronous failover took
+    with it, which nothing here can prevent: counted apart."""
+
+    seconds: float
+    faults: dict[str, int]
+    checked: Checked
+    lost: list[str]
+    doubles: list[str]
+    violations: list[Violation]
+    by_failover: list[str] = field(default_factory=list)
+    jobs: int = 0
+    dead: int = 0
+    uncertain: int = 0
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.lost or self.doubles or self.violations)
+
+    @property
+    def effects(self) -> dict[str, int]:
+        """Writes and raised fences by their end."""
+        ends = self.checked.outcomes
+        counts = {
+            "attempted": sum(ends.values()),
+            "accepted": ends.get("accepted", 0) + ends.get("repeated", 0),
+            "refused": ends.get("refused", 0),
+            "unknown": ends.get("unknown", 0),
+        }
+        return counts | {"not written": counts["attempted"] - sum(list(counts.values())[1:])}
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as JSON can hold them."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "faults": self.faults,
+            "effects": self.effects,
+            "violations": len(self.violations),
+            "lost": len(self.lost),
+            "doubles": len(self.doubles),
+            "lost_by_failover": len(self.by_failover),
+            "jobs": {"enqueued": self.jobs, "dead": self.dead},
+            "mails": {"uncertain": self.uncertain},
+            "told": [*map(str, self.violations[:20]), *self.lost[:20], *self.doubles[:20]],
+        }
+
+
+def look(servers: Servers) -> Found:
+    """Look at everything, past all links."""
+    looks, accounts = [], [f"account/{number}" for number in range(ACCOUNTS)]
+    with psycopg.connect(servers.postgres.dsn()) as connection:
+        for account in accounts:
+            rows = connection.execute("select name from effect where account = %s order by number", [account])
+            looks.append(_look("postgresql", account, (row[0] for row in rows)))
+        jobs = _states(connection, "select key, status from fencing.job where key is not null")
+        outbox: dict[str, str] = {}
+        if connection.execute("select to_regclass('fencing_outbox')").fetchone() != (None,):
+            outbox = _states(connection, "select key, state from fencing_outbox")
+    with redis.Redis(port=servers.valkey.port, decode_responses=True) as client:
+        for account in accounts:
+            found: Any = client.lrange(redis_key(account, "effects"), 0, -1)
+            looks.append(_look("redis", account, found))
+    copies = Counter(message_from_bytes(mail.data)["Subject"] for mail in servers.sink.received)
+    return Found(looks, jobs, outbox, copies)
+
+
+def _states(connection: psycopg.Connection[tuple[Any, ...]], statement: LiteralString) -> dict[str, str]:
+    return {str(row[0]): str(row[1]) for row in connection.execute(statement)}
+
+
+def _look(downstream: str, account: str, effects: Iterable[str]) -> Event:
+    return history.Event("look", "done", "torture", downstream, (account,), effects=tuple(effects))
+
+
+def judge(
+    seconds: float,
+    faults: Mapping[str, int],
+    events: Sequence[Event],
+    found: Found,
+    enqueued: Collection[str],
+    failed_over: Sequence[tuple[str, int]],
+) -> Report:
+    """Hold everything against everything. ``failed_over``: the failovers that may lose what was acknowledged."""
+    checked = check_history([*events, *found.looks])
+    by_failover: list[str] = []
+    violations: list[Violation] = []
+    lost, doubles = [], []
+    for violation in checked.violations:
+        if _spans(violation, failed_over):
+            by_failover.append(str(violation))
+        elif violation.rule == LOST:
+            lost.append(str(violation))
+        elif violation.rule == DOUBLED:
+            doubles.append(str(violation))
+        else:
+            violations.append(violation)
+    for key in enqueued:
+        state = found.jobs.get(key, "missing")
+        if state in ("completed", "dead"):
+            continue
+        (by_failover if failed_over and state == "missing" else lost).append(f"the job {key!r} is {state}")
+    doubles += [f"the mail {key!r} arrived {count} times" for key, count in found.copies.items() if count > 1]
+    lost += [f"the mail {key!r} is sent and never arrived" for key in _sent(found) if not found.copies[key]]
+    return Report(
+        seconds,
+        dict(faults),
+        checked,
+        lost,
+        doubles,
+        violations,
+        by_failover,
+        len(enqueued),
+        sum(state == "dead" for state in found.jobs.values()),
+        sum(state == "uncertain" for state in found.outbox.values()),
+    )
+
+
+def _sent(found: Found) -> list[str]:
+    return [key for key, state in found.outbox.items() if state == "sent"]
+
+
+def _spans(violation: Violation, failed_over: Sequence[tuple[str, int]]) -> bool:
+    """Whether a failover of that server lies between the first and the last of the events."""
+    first, last = min(e.began for e in violation.events), max(e.ended for e in violation.events)
+    return any(violation.downstream.startswith(kind) and first <= at <= last for kind, at in failed_over)
