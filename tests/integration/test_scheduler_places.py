@@ -131,6 +131,25 @@ def test_settings_and_the_claim_s_durability_hold_in_each_transaction_behind_a_p
             tables.rows("alter role current_user reset synchronous_commit")
 
 
+def people(app: Scheduler, tables: Tables) -> None:
+    """What people do with jobs, and what is left of them in the end."""
+    app.task("act")(print)
+    assert app.enqueue_many("act", [1, 2], key=str, unique="forever", queue="acts") == 2
+    number = app.enqueue("act", queue="acts").id
+    hand = Hand(app._database.conninfo, {"act": 30.0}, queues=("acts",), schema=tables.schema)
+    assert len(hand.claim()) == 3
+    hand.close()
+    assert app.cancel(number, reason="x", actor="ann").fenced
+    app.replay(number, reason="x", actor="ann")
+    app.bury(number, reason="x", actor="ann")
+    assert app.replay_dead(reason="x", actor="ann").ids == [number]
+    assert app.job(number).status == "ready"
+    app.cancel(number, reason="x", actor="ann")
+    tables.move_clock(4000 * 86400)
+    assert app.prune().jobs >= 1
+    tables.move_clock(0)
+
+
 def test_a_role_with_the_printed_grants_and_no_others(database: str, role: str) -> None:
     with installed_beside(database) as (_, tables):
         for line in grants(Statements(tables.schema), role):
@@ -142,6 +161,7 @@ def test_a_role_with_the_printed_grants_and_no_others(database: str, role: str) 
         works(app, tables, ran)
         assert tables.one("select lineage from {s}.issuer") == lineage, "to both roles it is the same issuer"
         app.run_until_idle(["default", "mail"])
+        people(app, tables)
         app.close()
         mine = psycopg.connect(database.replace("postgres@", f"{role}@"), autocommit=True)
         for refused in ("update {s}.act set actor = 'me'", "drop table {s}.job", "create table {s}.more (n int)"):
