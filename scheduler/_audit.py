@@ -35,10 +35,12 @@ def list_jobs(
     status: str | None = None,
     task: str | None = None,
     queue: str | None = None,
+    key: str | None = None,
     most: int = 50,
 ) -> list[dict[str, Any]]:
     """Return the newest jobs, up to ``most``."""
-    return _dicts(connection, statements["jobs_list"], {"status": status, "task": task, "queue": queue, "most": most})
+    parameters = {"status": status, "task": task, "queue": queue, "key": key, "most": most}
+    return _dicts(connection, statements["jobs_list"], parameters)
 
 
 def show_job(connection: Connection, statements: Statements, job_id: int) -> dict[str, Any] | None:

@@ -25,15 +25,23 @@ def jobs() -> None:
 @click.option("--status", type=click.Choice(STATES))
 @click.option("--task")
 @click.option("--queue")
+@click.option("--key")
 @click.option("--most", default=50, show_default=True, help="How many at most, newest first.")
 @json_option
 def list_(
-    dsn: str | None, schema: str, status: str | None, task: str | None, queue: str | None, most: int, as_json: bool
+    dsn: str | None,
+    schema: str,
+    status: str | None,
+    task: str | None,
+    queue: str | None,
+    key: str | None,
+    most: int,
+    as_json: bool,
 ) -> None:
     """List the newest jobs."""
     statements = Statements(schema)
     with Link(Database(dsn), "console").use("list jobs") as connection:
-        found = list_jobs(connection, statements, status=status, task=task, queue=queue, most=most)
+        found = list_jobs(connection, statements, status=status, task=task, queue=queue, key=key, most=most)
     if as_json:
         print_json(found)
         return

@@ -234,6 +234,11 @@ def test_a_schema_that_is_not_there_is_said_so(pg_dsn: str) -> None:
         assert "LINE 1" not in done.stdout + done.stderr, "an excerpt of our SQL is of no use to whoever reads this"
 
 
+def test_a_job_is_found_by_its_key(app: Scheduler, pg_dsn: str) -> None:
+    (job,) = json.loads(fencing("jobs", "list", "--key", "parcel-1", "--json", dsn=pg_dsn).stdout)
+    assert (job["id"], job["key"]) == (1, "parcel-1")
+
+
 def test_a_dead_job_is_listed_replayed_buried_and_cancelled_from_the_command_line(app: Scheduler, pg_dsn: str) -> None:
     (dead,) = json.loads(fencing("dead", "list", "--error", "nothing", "--since", "1h", "--json", dsn=pg_dsn).stdout)
     assert (dead["id"], dead["task"], dead["reason"]) == (2, "ship", "nothing to ship")
