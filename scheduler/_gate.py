@@ -19,7 +19,7 @@ from scheduler._overlap import Decision, Live, Waiting, decide
 from scheduler._schedule_store import tell
 from scheduler._sql import Run, Statements
 
-BATCH = 100
+BATCH = 200
 """Schedules a transaction."""
 
 MOST = 1000
@@ -40,22 +40,25 @@ class Gate:
         self._actor = actor
         self._every = every
         self._looked = float("-inf")
+        self._more = False
         self._left: dict[str, float] = {}
 
     @property
     def due(self) -> bool:
-        """Whether the last look was long enough ago."""
-        return time.monotonic() - self._looked >= self._every
+        """Whether the last look was long enough ago, or left something to the next."""
+        return self._more or time.monotonic() - self._looked >= self._every
 
     def look(self, connection: Connection) -> float | None:
         """Decide about what is due; return the seconds until another look is worth it: 0 where something was admitted
         or more may be, None where nothing waits."""
         self._looked = time.monotonic()
+        self._more = False
         run = Run(connection, self._statements)
         due, next_in = run("overlap_next")[0]
         if due:
             self._left = {name: until for name, until in self._left.items() if until > self._looked}
             found, decided = self._batch(run, BATCH)
+            self._more = decided == BATCH
             if decided:
                 return 0
             if found:

@@ -226,6 +226,21 @@ def test_schedules_that_can_only_wait_do_not_stand_in_the_way_of_others(
     }  # fmt: skip
 
 
+def test_a_full_batch_is_followed_by_another_look_at_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or ten thousand schedules that are due on the hour would wait for each other's jobs."""
+    monkeypatch.setattr("scheduler._gate.BATCH", 3)
+    app = ground.process()
+    for number in range(7):
+        app.schedule(f"s{number}", "0 9 * * *", tz="UTC", task="send", overlap="skip")
+    app.sync_schedules()
+    ground.at(hour(9))
+    ground.materialise()
+    for ready, due in ((3, True), (6, True), (7, False)):
+        with ground.link.use("look") as connection:
+            assert ground.gate.look(connection) == 0
+        assert (len(ground.dues()), ground.gate.due) == (ready, due)
+
+
 def test_what_the_database_refuses_of_one_schedule_does_not_stop_the_others(ground: Ground) -> None:
     app = ground.process()
     for number in range(5):
