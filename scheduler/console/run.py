@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict
 
 import click
@@ -10,6 +9,7 @@ import click
 from scheduler import Scheduler
 from scheduler._grants import grants
 from scheduler._sql import Statements
+from scheduler.console._logs import set_up_logging
 from scheduler.console._options import database_options, json_option, load_app, print_json
 
 
@@ -47,6 +47,7 @@ def migrate(dsn: str | None, schema: str, issuer: str | None, print_grants: bool
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address that this is served on.")
 @click.option("--log-level", default="INFO", show_default=True)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @json_option
 def worker(
     app: str,
@@ -56,10 +57,11 @@ def worker(
     metrics_port: int | None,
     metrics_host: str,
     log_level: str,
+    log_format: str,
     as_json: bool,
 ) -> None:
     """Run a worker for MODULE:APP until SIGTERM or SIGINT; then drain. A second signal does not wait."""
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging(log_level, log_format)
     scheduler = load_app(app)
     try:
         counts = scheduler.run_worker(queues, concurrency, batch, metrics_port=metrics_port, metrics_host=metrics_host)
