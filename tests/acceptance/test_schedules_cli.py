@@ -1,6 +1,9 @@
 """``fencing schedules`` as a person calls it."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support.jobs import Tables, installed_beside
+from support.waiting import eventually
 
 from scheduler import Scheduler
 from scheduler.console.cli import cli
@@ -120,6 +124,28 @@ def test_a_mistake_is_said(tables: Tables, arguments: tuple[str, ...], status: i
         return
     assert done.exit_code == status
     assert says in done.output
+
+
+def test_a_worker_says_when_it_has_ended(tables: Tables, tmp_path: Path) -> None:
+    """So that after a rollback the older release need not wait to be sure."""
+    (tmp_path / "shop_of_one.py").write_text(
+        "from scheduler import Scheduler\n"
+        f"app = Scheduler({tables.dsn!r}, schema={tables.schema!r})\n"
+        "app.task('report')(print)\n"
+        "app.schedule('daily', '0 9 * * *', tz='UTC', task='report')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "scheduler", "worker", "shop_of_one:app"], cwd=tmp_path, stderr=subprocess.PIPE
+    ) as worker:
+        try:
+            eventually(lambda: tables.rows("select release from {s}.presence"), "it is there")
+            worker.send_signal(signal.SIGTERM)
+            _, errors = worker.communicate(timeout=30)
+        finally:
+            worker.kill()
+    assert worker.returncode == 0, errors.decode()
+    assert tables.rows("select release from {s}.presence") == []
+    assert tables.schedule("daily")["release"] is not None
 
 
 def test_a_deploy_stores_what_it_declares(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
