@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from scheduler import Scheduler
 from scheduler._acts import Ending
@@ -125,7 +126,7 @@ def _end(
     schema: str,
     as_json: bool,
 ) -> None:
-    app = load_app(path) if path else Scheduler(dsn, schema)
+    app = _app_with_its_tasks(path) if path else Scheduler(dsn, schema)
     ended = (app.cancel if state == "cancelled" else app.bury)(job_id, reason=reason, actor=actor)
     app.close()
     if as_json:
@@ -134,6 +135,14 @@ def _end(
     click.echo(f"job {job_id} was {ended.before}, now {ended.state}")
     if not ended.fenced:
         click.echo("its fences are raised by the next worker that knows the task; until then its old holder can write")
+
+
+def _app_with_its_tasks(path: str) -> Scheduler:
+    context = click.get_current_context()
+    for name in ("dsn", "schema"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--app brings its own database: leave --{name} away, or --app")
+    return load_app(path)
 
 
 @jobs.command()

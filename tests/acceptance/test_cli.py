@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from support.jobs import Hand
 
 from fencing import Token, raise_fence
 from fencing.history import Event, JsonLines, Kind
@@ -275,6 +276,39 @@ def test_a_dead_job_is_listed_replayed_buried_and_cancelled_from_the_command_lin
         "job cancelled",
     ):
         place = told.index(words, place) + 1
+
+
+SHOP = """
+import sqlalchemy
+from adapters.sql import create_all
+from scheduler import Scheduler
+
+shop = sqlalchemy.create_engine("sqlite:///shop.db")
+create_all(shop)
+app = Scheduler()
+app.task("ship", fences=lambda job: [(shop, "parcel/1")])(print)
+"""
+
+
+def test_a_running_job_is_cancelled_and_fenced_where_its_application_is_named(
+    app: Scheduler, pg_dsn: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_jobs.py").write_text(SHOP)
+    numbers = [app.enqueue("ship").id for _ in range(2)]
+    app.close()
+    hand = Hand(pg_dsn, {"ship": 30.0})
+    assert len(hand.claim()) == 2
+    hand.close()
+    named = ["--app", "shop_jobs:app", "--reason", "x"]
+    done = fencing("jobs", "cancel", str(numbers[0]), *named, "--json", dsn=pg_dsn, folder=tmp_path)
+    assert json.loads(done.stdout) == {"id": numbers[0], "before": "leased", "state": "cancelled", "fenced": True}
+    plain = fencing("jobs", "cancel", str(numbers[1]), "--reason", "x", dsn=pg_dsn)
+    assert "raised by the next worker that knows the task" in plain.stdout
+    assert "fences not raised yet" in fencing("jobs", "show", str(numbers[1]), dsn=pg_dsn).stdout
+    assert "fences raised" in fencing("jobs", "show", str(numbers[0]), dsn=pg_dsn).stdout
+    both = fencing("jobs", "cancel", "1", *named, "--dsn", pg_dsn, folder=tmp_path)
+    assert both.returncode == 2
+    assert "leave --dsn away" in both.stderr
 
 
 @pytest.mark.parametrize(
