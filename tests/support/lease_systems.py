@@ -11,6 +11,7 @@ from fencing.errors import LeaseUnavailableError
 from fencing.testing import LeaseSystem
 from scheduler import Retry, Scheduler, _sql
 from scheduler._connect import translated
+from scheduler._postgres import settle
 from scheduler._store import Claimed
 from support.jobs import Hand, Tables, completed, ended
 
@@ -76,12 +77,15 @@ class _Remembering:
 class JobLeases(LeaseSystem):
     """The claims of jobs: a name is a task with one job alive, its lease is held by whoever claimed that job.
 
-    One of the names is settled by completing the job, which is then enqueued anew, the other by giving it back.
+    The jobs that ``completes`` names are settled by completing them, and are then enqueued anew, the others by giving
+    them back.
     """
 
     name = "the scheduler's claims"
+    COMPLETES: tuple[str, ...] = ("reindex",)
 
-    def __init__(self, dsn: str, schema: str = "fencing") -> None:
+    def __init__(self, dsn: str, schema: str = "fencing", completes: tuple[str, ...] = COMPLETES) -> None:
+        self.completes = completes
         self.app = Scheduler(dsn, schema)
         self.tables = Tables(dsn, schema)
         self._owners: dict[str, _Owner] = {}
@@ -145,7 +149,8 @@ class _Owner:
             lease.end("settled")
             self._running.pop(job.token, None)
             with translated("settle"):
-                hand.settle(completed(job) if name == "reindex" else ended(job, "ready", "returned"))
+                end = completed(job) if name in self._system.completes else ended(job, "ready", "returned")
+                settle(hand.on("settle"), hand.statements, self._name, [end])  # whatever the answer is
 
     def _enqueue(self, task: str) -> None:
         """Somebody wants it done: a new job, unless one is alive."""

@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from fencing.testing import PlantedBug
 from support.lease_systems import Edits, JobLeases, NamedLeases, editing
@@ -92,7 +93,10 @@ CLAIMS: dict[str, tuple[str, Edits]] = {
             )
         },
     ),
-    "a running job is claimed": ("pgqueuer #430, #323", {"claim_arm": _change("status = 'ready'", "true")}),
+    "a running job is claimed": (
+        "pgqueuer #430, #323",
+        dict.fromkeys(("claim_arm", "lanes"), _change("status = 'ready'", "status in ('ready', 'leased')")),
+    ),
     "a renewal revives": (
         UNKNOWN,
         {
@@ -124,7 +128,12 @@ def named_bugs(dsn: str) -> list[PlantedBug]:
 
 def claim_bugs(dsn: str) -> list[PlantedBug]:
     """Faults in the statements that claim, renew, settle and rescue jobs."""
-    return [_bug(name, *facts, "claim SQL", lambda: JobLeases(dsn)) for name, facts in CLAIMS.items()]
+
+    def make(statements: Edits) -> JobLeases:
+        # What gives a job back is met sooner where nothing else ends one.
+        return JobLeases(dsn, completes=() if "settle" in statements else JobLeases.COMPLETES)
+
+    return [_bug(name, *facts, "claim SQL", partial(make, facts[1])) for name, facts in CLAIMS.items()]
 
 
 def _bug(name: str, seen_at: str, edits: Edits, layer: str, make: Callable[[], NamedLeases | JobLeases]) -> PlantedBug:

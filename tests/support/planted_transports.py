@@ -3,8 +3,11 @@
 import contextlib
 from collections.abc import Callable, Mapping
 
+import pytest
+
 from adapters.email import Answer, Delivery, Gate, GateClosed, Outgoing, Session, Transport, TransportUnavailable
-from adapters.email.testing import Behaviour, TransportSystem
+from adapters.email.testing import Behaviour, TransportContract, TransportSystem
+from adapters.email.testing._contract import Hand
 
 
 class ListSystem(TransportSystem):
@@ -213,3 +216,20 @@ BUGS: dict[str, tuple[str, type[ListSession]]] = {
     "the server's words are lost": (NOT_SEEN, ForgetsWhatItWasTold),
     "closed for ever": (NOT_SEEN, IsOverWhenClosed),
 }
+
+
+def failing(session: type[ListSession]) -> list[str]:
+    """The examples of the contract that fail, by name."""
+    found = []
+    for name, example in vars(TransportContract).items():
+        if not name.startswith("test_"):
+            continue
+        system = ListSystem(session)
+        try:
+            if "hand" in example.__code__.co_varnames:
+                example(TransportContract(), Hand(system, system.transport().session()))
+            else:
+                example(TransportContract(), system)
+        except (Exception, pytest.fail.Exception):  # noqa: BLE001 - an assertion, or what the transport raised
+            found.append(name)
+    return found
