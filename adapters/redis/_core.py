@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ class Terms:
 class Write:
     """One call: whose token is shown to which resources, and what is executed if it is accepted (no tape: nothing)."""
 
-    __slots__ = ("_act", "_generation", "_holder", "_on_missing", "_resources", "_tape", "_terms", "_token")
+    __slots__ = ("_act", "_generation", "_holder", "_on_missing", "_resources", "_sent", "_tape", "_terms", "_token")
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Write:
         # As known when the write was first sent. What another thread hears in between must not be taken for it: a
         # repeated write would pass for a new one under a mark that has forgotten it.
         self._generation = 0
+        self._sent = 0.0
 
     def dialogue(self) -> Dialogue[None]:
         """Show the token, execute the commands, wait for replicas; settle the tape. Raises what refused or failed."""
@@ -118,8 +120,12 @@ class Write:
         # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
         on_missing = "reject" if again and self._tape else self._on_missing
         first, token, writers = self._resources[0], self._token, self._terms.writers
+        since = None
         if not again:
             self._generation = writers.generation(first, token)
+            self._sent = time.monotonic()
+        elif self._tape:
+            since = int((time.monotonic() - self._sent) * 1e6)
         for _ in range(_CATCH_UPS):
             command = call(
                 self._resources,
@@ -130,6 +136,7 @@ class Write:
                 self._tape,
                 act=self._act,
                 generation=self._generation,
+                since=since,
                 protocol=protocol,
             )
             try:

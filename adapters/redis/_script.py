@@ -36,9 +36,11 @@ def call(
     *,
     act: str = "",
     generation: int,
+    since: int | None,
     protocol: int,
 ) -> bytes:
-    """The command that runs the script; ``generation`` is that of the first mark as far as known.
+    """The command that runs the script; ``generation`` is that of the first mark as far as known, ``since`` how many
+    microseconds ago the write was first sent, if it was.
 
     ``act``: who adopts the resource and why, in place of a writer's stamp.
     """
@@ -55,7 +57,7 @@ def call(
             word(writer.id) + word(writer.stamp)
             if writer
             else word(b"") + word(act.encode("utf-8", "backslashreplace")),
-            number(generation),
+            number(generation) if since is None else word(b"%d/%d" % (generation, since)),
             number(protocol),
             *commands,
         )

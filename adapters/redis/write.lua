@@ -6,7 +6,8 @@
 --       4 what a missing mark means: "reject", "create", "raise" (create, whatever the eviction policy), or "adopt":
 --         as raise, and a mark of another issuer gives way; who did it and why is the stamp
 --       5 the writer, or "" if there are no commands   6 the stamp of its write, SEQUENCE:NONCE
---       7 the generation of the first mark that the caller knows of   8 the protocol of the connection, "2" or "3"
+--       7 the generation of the first mark that the caller knows of; if the write was sent before: GENERATION/SINCE, how
+--         many microseconds ago it was first sent   8 the protocol of the connection, "2" or "3"
 --       9… the commands: how many words, the words. A count below zero: its reply has another shape in RESP3.
 --
 -- Answers
@@ -107,6 +108,17 @@ local function run_script(first, after)
   return {err = type(reply) == 'table' and reply.err or tostring(reply)}
 end
 
+local known, since = ARGV[7], nil
+if string.find(known, '/', 1, true) then
+  known, since = string.match(known, '^(%d+)/(%d+)$')
+end
+
+-- Whether the mark was set after this write was first sent, by the same clock. Then it is no evidence: the one before it
+-- may have been lost, and with it that the write was executed.
+local function is_younger(key)
+  return since and redis.call('HGET', key, 'at') + 0 > time() - since
+end
+
 local advances, repeats, adopted = {}, {}, {}
 local is_new = true
 for i = 1, marks do
@@ -123,6 +135,7 @@ for i = 1, marks do
       verdict = nil
     end
     if verdict then return refuse(verdict, i) end
+    if is_younger(KEYS[i]) then return {'again', '0'} end
     advances[#advances + 1] = KEYS[i]
   elseif i > 1 or writer == '' then
     repeats[#repeats + 1] = KEYS[i]
@@ -136,7 +149,7 @@ for i = 1, marks do
     end
   else
     local generation = redis.call('HGET', KEYS[1], 'generation') or '0'
-    if generation ~= ARGV[7] then return {'again', generation} end
+    if generation ~= known or is_younger(KEYS[1]) then return {'again', generation} end
   end
 end
 

@@ -165,6 +165,25 @@ def test_a_mark_lost_before_the_question_is_repeated_is_unknown_even_under_creat
     assert plain.get("n") == b"1"
 
 
+@pytest.mark.parametrize("value", [5, 4])
+def test_a_mark_lost_and_raised_again_before_the_question_is_repeated_is_unknown(
+    proxy: Proxy, plain: redis.Redis, value: int
+) -> None:
+    """The new mark knows nothing of the write: not that it was applied, and not that it was not."""
+    calls = Blocking(proxy.url)
+    increment(calls)
+
+    def lose_the_mark() -> None:
+        plain.delete("fencing:{a}:mark")
+        raise_fence(plain, "a", token=token(value))
+
+    proxy.lose_reply(SCRIPT, then=lose_the_mark)
+    with pytest.raises(errors.OutcomeUnknownError, match="forgotten"):
+        increment(calls)
+    assert plain.get("n") == b"2"
+    assert increment(calls).value == 3, "the next write is a new one"
+
+
 def many_writers(plain: redis.Redis, count: int) -> None:
     """As many processes or threads as that write once each under the same token."""
     for _ in range(count):
