@@ -34,7 +34,8 @@ class ActFace:
         A running job is taken from its holder: its lease is lost (``job.lease.lost``, ``ensure()`` raises with the
         cause), its settlement is refused, and its declared fences (``fences=``) are raised to a token that is drawn
         for this, so that its writes end. They are raised before this returns where this process knows the task;
-        otherwise, or where a downstream does not answer, by the workers. Nothing interrupts the handler itself.
+        otherwise, or where a downstream does not answer, by the workers; this waits a while for a holder that is inside
+        its transaction. Nothing interrupts the handler itself.
 
         ``reason`` and ``actor`` (default: this process) are kept in the audit. Raises :class:`UnknownJobError` where
         there is no such job, :class:`JobStateError` where it has ended already.

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy
 from support.jobs import Hand, Tables, Working, completed, ended, installed_beside
+from support.sql_doors import sync_url
 from support.waiting import eventually
 
-from adapters.sql import create_all
-from fencing import errors, fenced_write, raise_fence, read_mark
+from adapters.sql import SqlGuard, create_all
+from fencing import Token, errors, fenced_write, raise_fence, read_mark
 from scheduler import Job, Retry, Scheduler
 from scheduler._connect import Database, Link
 from scheduler._doctor import diagnose
@@ -246,6 +247,30 @@ def test_fences_that_cannot_be_raised_now_are_raised_later_and_block_no_others(
     raiser(app, tables).run_once()
     assert revocations(tables)[0]["raised_at"] is not None
     assert read_mark(shop, "invoice/broken").token.value == tables.job(broken)["token"]
+
+
+def test_a_holder_inside_its_transaction_ends_it_first_and_is_shut_out_from_then_on(
+    app: Scheduler, tables: Tables, database: str
+) -> None:
+    """The raised fence waits for it a moment, and is tried again: what it wrote came before the fence."""
+    engine = sqlalchemy.create_engine(sync_url(database), poolclass=sqlalchemy.pool.NullPool)
+    create_all(engine)
+    impatient = SqlGuard(lock_timeout=0.2).on(engine)
+    app.task("slow", lease=LEASE, fences=lambda job: [(impatient, tables.schema)])(print)
+    number = app.enqueue("slow").id
+    one = Hand(tables.dsn, {"slow": LEASE}, schema=tables.schema)
+    job = one.claim_one()
+    one.close()
+    token = Token(job.token, tables.one("select name from {s}.issuer"), job.lineage)
+    with engine.begin() as tx, fenced_write(tx, tables.schema, token=token):
+        assert app.cancel(number, reason="stop", actor="ann").fenced is False
+        assert "ContentionError" in revocations(tables)[0]["error"]
+    tables.move_clock(60)
+    raiser(app, tables).run_once()
+    assert revocations(tables)[0]["raised_at"] is not None
+    with pytest.raises(errors.StaleTokenError), engine.begin() as tx, fenced_write(tx, tables.schema, token=token):
+        pass
+    engine.dispose()
 
 
 def test_the_doctor_tells_of_fences_that_nobody_raises(app: Scheduler, tables: Tables, hand: Hand) -> None:
