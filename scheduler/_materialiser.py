@@ -38,16 +38,10 @@ class Row(NamedTuple):
     """A due schedule, as ``schedules_due.sql`` returns it."""
 
     name: str
-    task: str
-    args: Any
-    queue: str
-    priority: int
-    max_attempts: int
     definition: dict[str, Any]
     catch_up: Any
     catch_up_limit: int
     grace: float | None
-    revision: int
     materialised_until: Any
     zone_version: str
     zone_hash: str

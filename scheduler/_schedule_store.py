@@ -25,7 +25,6 @@ Stored = Literal["added", "changed", "unchanged", "deferred", "deleted", "refuse
 release was first seen. ``refused``: this process has older zone data than it was computed from.
 """
 
-
 BATCH = 500
 """Schedules that are stored in one transaction."""
 
@@ -35,15 +34,11 @@ class Row(NamedTuple):
 
     definition: dict[str, Any]
     same: bool | None
-    release: str | None
     number: int
     present: bool
     paused: bool
     deleted_at: datetime | None
-    revision: int
-    begins_at: datetime
     ledger_from: datetime | None
-    materialised_until: datetime
     zone_version: str
     zone_hash: str
     now: datetime
