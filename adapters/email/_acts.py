@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from adapters._tx import Plan, Statement
+from adapters.email._order import wake_plan
 from adapters.email._sql import among, clock, ids, now
 from adapters.email._states import FINISHED, State, sql_list, targets
 from fencing.errors import FencingError
@@ -231,7 +232,14 @@ def _change(
     row: _Found, verb: str, after: State, actor: str, reason: str, detail: str, warning: str, dialect: str
 ) -> Plan[None]:
     # Without an owner no relay's claim matches the row any more; the token stays, so that an older one is refused.
-    parts = ["state = :after", "lease_until = null", "owner = null", "lookup_at = null", "updated_at = clock.at"]
+    parts = [
+        "state = :after",
+        "lease_until = null",
+        "owner = null",
+        "lookup_at = null",
+        "waits = false",
+        "updated_at = clock.at",
+    ]
     if after != "uncertain":
         parts.append("in_doubt = false")
     if after == "pending":
@@ -249,3 +257,5 @@ def _change(
         f" values (:id, {now(dialect)}, :kind, :actor, :dispatch, :after, :told, :reason)",
         {**params, "kind": verb, "actor": actor, "dispatch": row.dispatch, "told": told, "reason": reason},
     )
+    if after in FINISHED:
+        yield from wake_plan([row.id], dialect)

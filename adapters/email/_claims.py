@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
+from adapters.email._order import wake_plan
 from adapters.email._rescue import Rescued, rescue_plan
 from adapters.email._sql import after, among, clock, ids, now, one_of
 from adapters.email._states import HELD, UNFINISHED, Policy, in_states, sources, sql_list
@@ -59,19 +60,23 @@ class Batch:
 # claims now is refused.
 _ADMITTED = "(o.token is null or (o.issuer = :issuer and o.token < :token))"
 
-# Of an order key only the oldest message that is not at its end.
+# Of an order key only the oldest message that is not at its end. Those that wait for it are out of the index by then,
+# all but a few (see _order.py), so this is asked about rows that are taken. The two
+# columns are compared as one, so that the primary key is no way to answer it: that could read the whole table.
 _TURN = (
     "(o.order_key is null or not exists (select 1 from fencing_outbox e where e.order_key = o.order_key"
-    f" and e.order_key is not null and e.state in {sql_list(UNFINISHED)} and e.id < o.id))"
+    f" and e.order_key is not null and e.state in {sql_list(UNFINISHED)}"
+    " and (e.order_key, e.id) < (o.order_key, o.id)))"
 )
 
 # The priorities that have waiting rows, found by one index probe each: within a priority the index ends at the first
 # row that is not due.
 _LEVELS = """\
 with recursive level(priority) as (
-  select max(priority) from fencing_outbox where state = 'pending'
+  select max(priority) from fencing_outbox where state = 'pending' and not waits
   union all
-  select (select max(o.priority) from fencing_outbox o where o.state = 'pending' and o.priority < level.priority)
+  select (select max(o.priority) from fencing_outbox o
+          where o.state = 'pending' and not o.waits and o.priority < level.priority)
   from level where level.priority is not null
 )"""
 
@@ -79,7 +84,10 @@ with recursive level(priority) as (
 def work_plan(dialect: str) -> Plan[bool]:
     """Whether anything is due, or was left behind. A look that costs no token; the claim decides for itself."""
     # The least of each kind, not "does one exist": that is read at the end of an index whatever the statistics say.
-    due = "(select min(o.due_at) from fencing_outbox o where o.state = 'pending' and o.priority = level.priority)"
+    due = (
+        "(select min(o.due_at) from fencing_outbox o"
+        " where o.state = 'pending' and not o.waits and o.priority = level.priority)"
+    )
     left = f"(select min(lease_until) from fencing_outbox where state in {sql_list(HELD)})"
     asked = "(select min(lookup_at) from fencing_outbox where state = 'uncertain')"
     present = now(dialect)
@@ -96,6 +104,9 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
     A row in doubt whose provider knows its key is left to a relay with that ``transport``. One that expired, or whose
     provider forgot the key meanwhile, may not be sent again and is uncertain.
     """
+    if dialect == "postgresql":
+        # However common an order key is, reading the whole table is no way to find out about one message's turn.
+        yield Statement("select set_config('enable_seqscan', 'off', true)")
     rescued = yield from rescue_plan(claim, batch, max_attempts, dialect)
     present = now(dialect)
     # Most rows are in no doubt: that is looked at first.
@@ -104,15 +115,16 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
     if dialect == "postgresql":
         due = (
             f"{_LEVELS} select due.id from level cross join lateral (select o.id from fencing_outbox o"
-            f" where o.state = 'pending' and o.priority = level.priority and o.due_at <= {present} and {admitted}"
+            f" where o.state = 'pending' and not o.waits and o.priority = level.priority and o.due_at <= {present}"
+            f" and {admitted}"
             " order by o.due_at, o.id limit :batch for update skip locked) as due"
             " where level.priority is not null limit :batch"
         )
         picked = f"id = any(array({due}))"
     else:
         picked = (
-            f"id in (select o.id from fencing_outbox o where o.state = 'pending' and o.due_at <= {present}"
-            f" and {admitted} order by o.priority desc, o.due_at, o.id limit :batch)"
+            "id in (select o.id from fencing_outbox o where o.state = 'pending' and not o.waits"
+            f" and o.due_at <= {present} and {admitted} order by o.priority desc, o.due_at, o.id limit :batch)"
         )
     forgotten = "in_doubt and policy = 'keyed' and key_until <= clock.at"
     over = f"(coalesce(expires_at <= clock.at, false) or coalesce({forgotten}, false))"
@@ -130,6 +142,7 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
     expired = [row for row in taken if row[2] == "expired"]
     for row in expired:
         yield event_row(row[0], "claim", claim, "expired", "its expires_at passed before it was sent", dialect)
+    yield from wake_plan([row[0] for row in expired], dialect)
     doubtful = [row for row in taken if row[2] == "uncertain"]
     for row in doubtful:
         yield Statement(
@@ -199,7 +212,7 @@ def _recipients(numbers: Sequence[int], dialect: str) -> Plan[dict[int, list[tup
 
 def _any_refused(claim: Claim, dialect: str) -> Plan[bool]:
     """Whether rows are due that this token may not take. Looked for only when the claim came back with room left."""
-    due = f"o.state = 'pending' and o.priority = level.priority and o.due_at <= {now(dialect)}"
+    due = f"o.state = 'pending' and not o.waits and o.priority = level.priority and o.due_at <= {now(dialect)}"
     rows = yield Statement(
         f"{_LEVELS} select exists(select 1 from level where"
         f" (select o.id from fencing_outbox o where {due} and not {_ADMITTED} order by o.due_at limit 1) is not null)",

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 
 from adapters._tx import Plan, Statement, SyncTx, run, transaction_of
 from adapters.email._sql import TABLES, from_database, now
-from adapters.email._states import HELD, sql_list
+from adapters.email._states import HELD, OPEN, sql_list
 from fencing import Finding
 from fencing.errors import SchemaMissingError
 
@@ -52,7 +52,7 @@ def _look(dialect: str) -> Plan[_Facts]:
     present = now(dialect)
     ((uncertain,),) = yield Statement("select count(*) from fencing_outbox where state = 'uncertain'")
     ((due, oldest, at),) = yield Statement(
-        f"select count(*), min(due_at), {present} from fencing_outbox where state = 'pending' and due_at <= {present}"
+        f"select count(*), min(due_at), {present} from fencing_outbox where {OPEN} and due_at <= {present}"
     )
     ((abandoned,),) = yield Statement(
         f"select count(*) from fencing_outbox where state in {sql_list(HELD)} and lease_until <= {present}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from adapters._tx import Plan, Rows, Statement
 from adapters.email._sql import from_database, now
-from adapters.email._states import HELD, STATES, UNFINISHED, Policy, RecipientState, State, sql_list
+from adapters.email._states import HELD, OPEN, PARKED, STATES, UNFINISHED, Policy, RecipientState, State, sql_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,14 @@ class Details:
 class Stats:
     """Figures about what is not finished. Times are seconds by the database's clock, 0 where there is nothing.
 
-    ``due`` of the ``pending`` ones could leave now, the oldest since ``oldest_due_seconds``. ``over_lease`` of the
+    ``due`` of the ``pending`` ones could leave now, the oldest since ``oldest_due_seconds``; ``parked`` ones wait for
+    another one of their order key. ``over_lease`` of the
     held ones belong to a relay that is gone. ``in_doubt``: pending ones that an earlier hand-over may have sent.
     ``by_transport`` counts what was handed over through each and is not finished.
     """
 
     pending: int
+    parked: int
     due: int
     oldest_due_seconds: float
     claimed: int
@@ -166,8 +168,9 @@ def stats_plan(dialect: str) -> Plan[Stats]:
     present = now(dialect)
     pending = yield Statement(
         f"select count(*), count(case when due_at <= {present} then 1 end), min(due_at), {present},"
-        " count(case when in_doubt then 1 end) from fencing_outbox where state = 'pending'"
+        f" count(case when in_doubt then 1 end) from fencing_outbox where {OPEN}"
     )
+    parked = yield Statement(f"select count(*) from fencing_outbox where {PARKED}")
     held: Rows = yield Statement(
         f"select state, count(*), count(case when lease_until <= {present} then 1 end) from fencing_outbox"
         f" where state in {sql_list(HELD)} group by state"
@@ -183,7 +186,8 @@ def stats_plan(dialect: str) -> Plan[Stats]:
     for transport, state, count in through:
         by_transport.setdefault(transport, {})[state] = count
     return Stats(
-        pending=total,
+        pending=total + parked[0][0],
+        parked=parked[0][0],
         due=due,
         oldest_due_seconds=_since(oldest, at) if due else 0.0,
         claimed=counted.get("claimed", (0, 0))[0],

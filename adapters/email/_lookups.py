@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
 from adapters.email._claims import provider_key
+from adapters.email._order import wake_plan
 from adapters.email._outcome import LOOK_AFTER
 from adapters.email._sql import after, among, clean, clock, ids, now, one_of
-from adapters.email._states import RecipientState, State, in_states, sources
+from adapters.email._states import FINISHED, RecipientState, State, in_states, sources
 from adapters.email._transport import LookUp
 
 LOOKS = 10
@@ -118,4 +119,6 @@ def looked_up_plan(claim: Claim, doubt: Doubt, answer: LookUp, dialect: str) -> 
         {"id": doubt.id, "state": served, "told": told},
     )
     yield event_row(doubt.id, "look_up", claim, state, told, dialect, dispatch=doubt.dispatch)
+    if state in FINISHED:
+        yield from wake_plan([doubt.id], dialect)
     return True

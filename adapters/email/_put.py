@@ -11,7 +11,7 @@ from adapters._tx import Plan, Statement
 from adapters.email._content import differing
 from adapters.email._freeze import Frozen
 from adapters.email._sql import in_list, now, to_database
-from adapters.email._states import Policy
+from adapters.email._states import UNFINISHED, Policy, sql_list
 from fencing.errors import ContentionError, KeyConflictError
 
 
@@ -87,7 +87,7 @@ def _put_some(orders: Sequence[Order], actor: str, token: str | None, dialect: s
 
 
 _COLUMNS = (
-    "key, state, priority, due_at, expires_at, policy, tenant, order_key,"
+    "key, state, priority, due_at, expires_at, policy, tenant, order_key, waits,"
     " mail_from, message_id, content, message, size, created_at, updated_at"
 )
 
@@ -96,7 +96,17 @@ def _insert(orders: Sequence[Order], dialect: str) -> Statement:
     present = now(dialect)
     params: dict[str, Any] = {}
     values = []
+    behind: set[str] = set()
     for n, order in enumerate(orders):
+        waits = "false"
+        if order.order_key in behind:
+            waits = "true"
+        elif order.order_key is not None:
+            behind.add(order.order_key)
+            waits = (
+                f"exists(select 1 from fencing_outbox e where e.order_key = :order_key{n}"
+                f" and e.order_key is not null and e.state in {sql_list(UNFINISHED)})"
+            )
         frozen = order.frozen
         params |= {
             f"key{n}": order.key,
@@ -118,7 +128,8 @@ def _insert(orders: Sequence[Order], dialect: str) -> Statement:
         )
         values.append(
             f"(:key{n}, 'pending', :priority{n}, coalesce({due}, {present}), {expires}, :policy{n}, :tenant{n},"
-            f" :order_key{n}, :mail_from{n}, :message_id{n}, :content{n}, :message{n}, :size{n}, {present}, {present})"
+            f" :order_key{n}, {waits}, :mail_from{n}, :message_id{n}, :content{n}, :message{n}, :size{n},"
+            f" {present}, {present})"
         )
     return Statement(
         f"insert into fencing_outbox ({_COLUMNS}) values {', '.join(values)}"

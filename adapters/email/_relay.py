@@ -22,6 +22,7 @@ from adapters.email._commits import Commits
 from adapters.email._crew import Crew
 from adapters.email._hold import Database, Hold
 from adapters.email._lookups import doubts_plan, looked_up_plan
+from adapters.email._order import sweep_plan, unpark_plan
 from adapters.email._redirect import RedirectTransport
 from adapters.email._settle import Through
 from adapters.email._transport import LookUp, Outgoing, Transport, key_window, look_up_of
@@ -108,6 +109,7 @@ class Relay:
         self._woken = threading.Event()
         self._turn = threading.Lock()
         self._unavailable = ""
+        self._swept: str | None = None
         self._crew: Crew | None = None
 
     @property
@@ -141,6 +143,7 @@ class Relay:
         raises. A mail server that cannot be reached is no error: see ``RelayCounts.unavailable``.
         """
         counts = RelayCounts()
+        self._sweep()
         if not self._database.look(work_plan):
             return counts
         stop = threading.Event()
@@ -235,11 +238,18 @@ class Relay:
                 continue
             if stop.is_set():
                 break
+            self._sweep()
             if self._database.look(work_plan):
                 # A half-open breaker is tried with one message.
                 return 1 if self._circuit.state == "half-open" else self._pace.share(self._batch, self._lease / 2)
             self._woken.wait(self._idle)
         return 0
+
+    def _sweep(self) -> None:
+        swept = self._database.look(lambda _: sweep_plan(self._swept))
+        self._swept = swept.last
+        if swept.free:
+            self._database.run(lambda dialect: unpark_plan(swept.free, dialect))
 
     @contextmanager
     def _claimed(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import Claim, event_row
+from adapters.email._order import wake_plan
 from adapters.email._outcome import LOOK_AFTER
 from adapters.email._sql import after, clock, now, one_of
 from adapters.email._states import HELD, in_states, sql_list
@@ -62,6 +63,7 @@ def rescue_plan(claim: Claim, batch: int, max_attempts: int, dialect: str) -> Pl
                 {"id": number, "state": state},
             )
         yield event_row(number, "rescue", claim, state, why, dialect)
+    yield from wake_plan([number for number, _, state, _ in found if state == "failed"], dialect)
     return tuple(Rescued(number, key, state) for number, key, state, _ in found)
 
 

@@ -38,7 +38,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from adapters.email._states import HELD, RECIPIENT_STATES, STATES, UNFINISHED, sql_list
+from adapters.email._states import HELD, OPEN, PARKED, RECIPIENT_STATES, STATES, UNFINISHED, sql_list
 
 _DIALECTS = ("postgresql", "sqlite")
 
@@ -66,6 +66,7 @@ outbox = Table(
     Column("size", Integer, nullable=False, comment="bytes of message"),
     Column("tenant", Text, comment="whose it is, for people"),
     Column("order_key", Text, comment="sent one after the other, in the order in which they were put"),
+    Column("waits", Boolean, nullable=False, server_default=false(), comment="another one of its order_key goes first"),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("generation", Integer, nullable=False, server_default=text("0"), comment="rises when it is sent anew"),
     # The newest claim. It stays after the end, so that an older token finds it.
@@ -95,8 +96,15 @@ Index(
     outbox.c.priority.desc(),
     outbox.c.due_at,
     outbox.c.id,
-    postgresql_where=outbox.c.state == "pending",
-    sqlite_where=outbox.c.state == "pending",
+    postgresql_where=text(OPEN),
+    sqlite_where=text(OPEN),
+)
+Index(
+    "fencing_outbox_parked",
+    outbox.c.order_key,
+    outbox.c.id,
+    postgresql_where=text(PARKED),
+    sqlite_where=text(PARKED),
 )
 Index(
     "fencing_outbox_held",

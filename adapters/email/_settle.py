@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
+from adapters.email._order import NEXT, wake_plan
 from adapters.email._outcome import Settlement
 from adapters.email._sql import after, among, clean, clock, ids, in_list, now, pairs
-from adapters.email._states import RecipientState, in_states, sources
+from adapters.email._states import FINISHED, RecipientState, in_states, sources
 from adapters.email._transport import Answer
 
 Settled = Literal["done", "lost", "evidence"]
@@ -112,6 +113,7 @@ def sent_plan(claim: Claim, ends: Mapping[int, Settlement], dialect: str) -> Pla
         f" select told.id, {now(dialect)}, 'settle', :actor, :dispatch, :dispatch, 'sent', told.reply from {source}",
         {**params, "actor": claim.owner, "dispatch": str(claim.token)},
     )
+    yield from wake_plan(sorted(written), dialect)
     return written
 
 
@@ -150,7 +152,9 @@ def _group() -> str:
     return (
         "with done as (update fencing_outbox set state = 'sent', attempts = attempts + 1, lease_until = null,"
         f" last_error = null, in_doubt = false, updated_at = {present} where id = any(cast(:ids as bigint[]))"
-        f" and {in_states(sources('settle', 'sent'))} and {MINE} returning id),"
+        f" and {in_states(sources('settle', 'sent'))} and {MINE} returning id, order_key),"
+        " woken as (update fencing_outbox set waits = false where id in"
+        f" (select {NEXT} from done d where d.order_key is not null)),"
         f" served as (update fencing_outbox_recipient set state = 'sent', reply = told.reply, updated_at = {present}"
         f" from {told} where outbox_id = any(cast(:ids as bigint[])) and outbox_id = told.id"
         " and state = 'pending' and outbox_id in (select id from done)),"
@@ -185,6 +189,7 @@ def settle_plan(claim: Claim, number: int, end: Settlement, dialect: str, *, ope
     if rows:
         yield from _settle_recipients(number, end, dialect)
         yield event_row(number, "settle", claim, end.target, detail, dialect, dispatch=dispatch)
+        yield from _wake(number, end, dialect)
         return "done"
     found = yield Statement(
         f"select count(*) from fencing_outbox where id = :id and state = :target and {MINE}",
@@ -209,10 +214,16 @@ def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: 
         if rows:
             yield from _settle_recipients(number, end, dialect)
             yield event_row(number, "evidence", claim, end.target, detail, dialect, dispatch=dispatch)
+            yield from _wake(number, end, dialect)
             return "evidence"
     what = f"{end.target}: {detail}"
     yield event_row(number, "evidence", claim, "late", what, dialect, dispatch=dispatch)
     return "lost"
+
+
+def _wake(number: int, end: Settlement, dialect: str) -> Plan[None]:
+    if end.target in FINISHED:
+        yield from wake_plan([number], dialect)
 
 
 def _from(verb: str, end: Settlement) -> str:

@@ -106,6 +106,13 @@ def targets(verb: str, source: State) -> tuple[State, ...]:
     return tuple(change.target for change in TRANSITIONS if (change.verb, change.source) == (verb, source))
 
 
+OPEN = "state = 'pending' and not waits"
+"""The condition of the claim's index: waiting for a relay, and not for another message of its order key."""
+
+PARKED = "waits and state = 'pending'"
+"""The condition of the index of those that wait for another message of their order key."""
+
+
 def in_states(states: tuple[str, ...]) -> str:
     """The condition on the state of a row that is named by its id.
 

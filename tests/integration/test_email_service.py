@@ -197,6 +197,37 @@ def test_a_failed_message_lets_the_next_one_go_and_an_uncertain_one_does_not(
         assert sender.run_once().claimed == 1
 
 
+def test_a_message_that_missed_its_call_is_found_by_the_sweep(engine: Engine) -> None:
+    """It was put while the one before ended: each of the two transactions saw the other one too late."""
+    put(engine, "a1", order_key="a")
+    sender = relay(engine, MemoryTransport())
+    sender.run_once()
+    put(engine, "a2", order_key="a")
+    assert not row(engine, "a2")["waits"]
+    with engine.begin() as tx:
+        tx.execute(text("update fencing_outbox set waits = true where key = 'a2'"))
+        assert OUTBOX.stats(tx).parked == 1
+    assert sender.run_once() == RelayCounts(claimed=1, sent=1)
+
+
+def test_a_message_behind_another_one_is_parked_until_that_is_cancelled(engine: Engine) -> None:
+    put(engine, "a1", "a2", "a3", order_key="a")
+    put(engine, "a4", order_key="a")
+    assert [bool(row(engine, key)["waits"]) for key in ("a1", "a2", "a3", "a4")] == [False, True, True, True]
+    with engine.begin() as tx:
+        OUTBOX.cancel(tx, "a1", actor="ann", reason="it is the wrong invoice")
+    assert [bool(row(engine, key)["waits"]) for key in ("a2", "a3", "a4")] == [False, True, True]
+    memory = MemoryTransport()
+    sender = relay(engine, memory)
+    while sender.run_once().claimed:
+        pass
+    assert [sent.recipients[0] for sent in memory.sent] == [
+        "reader1@example.org",
+        "reader2@example.org",
+        "reader0@example.org",
+    ]
+
+
 # -- pace and breaker
 
 

@@ -83,11 +83,13 @@ def _seed(connection: sqlalchemy.Connection, name: str, state: str, count: int, 
 
 
 def _show_plan(engine: sqlalchemy.Engine) -> None:
-    """The plan of the claim itself, the second statement after the one for relays that are gone."""
+    """The plan of the claim itself, after the statements for settings and for relays that are gone."""
     plan = claim_plan(Claim("bench", Token(next(_tokens), "bench", "bench"), 60.0), BATCH, 10, "postgresql")
-    next(plan)
+    settings = next(plan)
+    plan.send([])
     statement = plan.send([])
     with engine.connect() as connection:  # rolled back
+        connection.execute(text(settings.sql))
         asked = text(f"explain (analyze, costs off, timing off) {statement.sql}")
         for (line,) in connection.execute(asked, dict(statement.params)):
             click.echo(f"  {line}", err=True)
