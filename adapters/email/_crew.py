@@ -45,6 +45,8 @@ class Crew:
         with self._changed:
             self._rows.extend((run, row) for row in rows)
             self._changed.notify_all()
+        if self._stop.is_set():
+            self._release_all()  # whoever would have served them may have gone already
 
     def wait_for_room(self, low: int) -> bool:
         """Wait a moment until at most ``low`` rows wait; whether that is so."""

@@ -209,7 +209,8 @@ def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: 
     dispatch = str(claim.token)
     if end.target != "uncertain" and not end.in_doubt:
         end = replace(end, cost=0)  # whoever took the row over counted this attempt
-        condition = f"{_from('evidence', end)} and dispatch = :dispatch"
+        # In doubt: a person who had it sent again ended the doubt by that.
+        condition = f"{_from('evidence', end)} and dispatch = :dispatch and in_doubt"
         rows = yield from _write(claim, number, end, dialect, condition, {"dispatch": dispatch})
         if rows:
             yield from _settle_recipients(number, end, dialect)

@@ -73,6 +73,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("evidence", "uncertain", "sent", "the relay of this very hand-over came back: it was sent"),
     Transition("evidence", "uncertain", "pending", "the same: it was refused for now"),
     Transition("evidence", "uncertain", "failed", "the same: it was refused for good"),
+    Transition("evidence", "pending", "sent", "the same, before its policy sent it again"),
     Transition("look_up", "uncertain", "sent", "the provider knows the message"),
     Transition("look_up", "uncertain", "pending", "the provider never got the message: it is sent again"),
     Transition("look_up", "uncertain", "failed", "the provider refused or could not deliver the message"),

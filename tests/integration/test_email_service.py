@@ -24,6 +24,9 @@ from adapters.email import (
     TransportUnavailable,
 )
 from adapters.email._breaker import Circuit, Pace
+from adapters.email._claim import Claim
+from adapters.email._hold import Database
+from adapters.email._rescue import rescue_plan
 from scheduler.console.embedded import Drop, Exchange, SmtpSink
 
 OUTBOX = Outbox(from_="sender@example.org")
@@ -314,3 +317,20 @@ def test_a_kept_connection_that_was_idle_is_asked_before_it_is_used(engine: Engi
     assert session.deliver(mailing, lambda _: None).answers["b@example.org"].fate == "sent"
     assert len(smtp_sink.received) == 2
     session.close()
+
+
+def test_a_relay_that_was_only_stopped_spares_the_copy_that_its_policy_would_send(engine: Engine) -> None:
+    """Its row was found after its lease and waits to be sent again, when it comes back and knows that it was sent."""
+
+    def overtaken(sent: Outgoing) -> Answer:
+        with engine.begin() as tx:
+            tx.execute(text("update fencing_outbox set lease_until = created_at"))
+        claim = Claim("another", CounterLeases(engine).token(), 60)
+        Database(engine).run(lambda dialect: rescue_plan(claim, 10, 5, dialect))
+        assert (row(engine, "k0")["state"], bool(row(engine, "k0")["in_doubt"])) == ("pending", True)
+        return Answer("sent", "250 ok")
+
+    put(engine, "k0", policy="resend")
+    memory = MemoryTransport(overtaken)
+    assert relay(engine, memory).run_once() == RelayCounts(claimed=1, lost=1, evidence=1)
+    assert (row(engine, "k0")["state"], bool(row(engine, "k0")["in_doubt"]), len(memory.sent)) == ("sent", False, 1)
