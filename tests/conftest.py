@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import kill_matrix
 from support.servers import IN_CI, PG_BINDIR, REDIS, available
 
 from scheduler.console.embedded import Postgres, SmtpSink, Valkey
@@ -91,3 +92,11 @@ def smtp_sink() -> Iterator[SmtpSink]:
         with available():
             sink = stack.enter_context(SmtpSink())
         yield sink
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the kill matrix of the planted bugs, where they were planted."""
+    if matrix := kill_matrix.lines():
+        terminalreporter.section("kill matrix")
+        for line in matrix:
+            terminalreporter.write_line(line)

@@ -7,19 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import mark_races, planted, planted_leases
+from support import kill_matrix, mark_races, planted, planted_leases, planted_services
 from support.downstreams import PsycopgDownstream
-from support.jobs import installed
+from support.jobs import installed, installed_beside
+from support.schedules import schedules_ground
 
 from fencing.testing import GUARD_BUGS, LEASE_BUGS, PlantedBug, kill
 from scheduler.console.embedded import Postgres, Valkey
 
+SUITES = {**planted.SUITES, **planted_services.SUITES}
 MODELS = [(bug, suite) for bug in (*GUARD_BUGS, *LEASE_BUGS) for suite in bug.suites]
 
 
 @pytest.mark.parametrize(("bug", "suite"), MODELS, ids=[f"{bug.name}-{suite}" for bug, suite in MODELS])
 def test_a_bug_of_the_models_is_found(bug: PlantedBug, suite: str) -> None:
-    assert kill(bug, suite).killed, f"{suite} does not notice {bug.name!r}, seen at {bug.seen_at}"
+    assert kill_matrix.noted(kill(bug, suite)).killed, f"{suite} does not notice {bug.name!r}, seen at {bug.seen_at}"
 
 
 @pytest.mark.parametrize("name", planted.SQL)
@@ -65,7 +67,33 @@ def test_the_races_are_kept_where_no_bug_is(dsn: str) -> None:
         assert mark_races.race(sound) == ("", 2)
 
 
+@pytest.mark.parametrize("name", planted_services.ISSUER)
+def test_a_bug_in_the_sql_of_the_issuer_is_found(name: str, dsn: str) -> None:
+    _found(planted_services.issuer_bugs(dsn), name)
+
+
+@pytest.mark.parametrize("name", planted_services.MATERIALISER)
+def test_a_bug_in_the_sql_of_schedules_is_found(name: str, dsn: str) -> None:
+    _found(planted_services.materialiser_bugs(dsn), name)
+
+
+@pytest.mark.parametrize("name", planted_services.OUTBOX)
+def test_a_bug_in_the_outbox_is_found(name: str, tmp_path: Path) -> None:
+    _found(planted_services.outbox_bugs(tmp_path), name)
+
+
+def test_the_stories_pass_where_no_bug_is(dsn: str, tmp_path: Path) -> None:
+    with installed_beside(dsn) as (app, tables):
+        app.task("work")(print)
+        app.enqueue_many("work", range(10))
+        planted_services.failover(tables)
+    with schedules_ground(dsn) as ground:
+        planted_services.occurrences(ground)
+    with planted_services.post(tmp_path) as post:
+        planted_services.hand_over(post)
+
+
 def _found(bugs: list[PlantedBug], name: str) -> None:
     [bug] = [bug for bug in bugs if bug.name == name]
-    survived = [suite for suite in bug.suites if not kill(bug, suite, suites=planted.SUITES).killed]
+    survived = [suite for suite in bug.suites if not kill_matrix.noted(kill(bug, suite, suites=SUITES)).killed]
     assert not survived, f"{bug.name!r} in {bug.layer}, seen at {bug.seen_at}, is not noticed by {survived}"
