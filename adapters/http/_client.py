@@ -24,7 +24,7 @@ def fenced(resource: str, /, *more: str, token: Any = None, key: str | None = No
     """
     shown, holder = resolve_token(token)
     if key is not None and (not isinstance(key, str) or not is_key(key)):
-        raise ValueError(f"an idempotency key has 1 to {MAX_KEY} printable characters, not {key!r}")
+        raise ValueError(f"an idempotency key is 1 to {MAX_KEY} bytes of printable text, not {key!r}")
     return {_EXTENSION: Fence(check_resources((resource, *more)), shown, holder, key)}
 
 

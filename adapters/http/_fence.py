@@ -15,7 +15,7 @@ from fencing.errors import FencingError
 TOKEN_FIELD: Final = "Fencing-Token"
 KEY_FIELD: Final = "Idempotency-Key"
 MAX_KEY: Final = 255
-"""The longest idempotency key, in characters."""
+"""The longest idempotency key, in bytes of UTF-8."""
 
 
 class FenceMissingError(FencingError):
@@ -112,7 +112,9 @@ def _read_token(text: str) -> tuple[tuple[str, ...], Token, str]:
     if len(set(names)) != len(names):
         raise ValueError("it names a resource twice")
     [(written, holder)] = shown
-    return check_resources(tuple(names)), Token.parse(written), holder[:255]
+    # For people to read, and kept with the mark: no database should stumble over a control character in it.
+    readable = "".join(character if character.isprintable() else " " for character in holder[:255])
+    return check_resources(tuple(names)), Token.parse(written), readable
 
 
 def _read_key(values: list[str], need_key: bool) -> str | None:
@@ -127,13 +129,13 @@ def _read_key(values: list[str], need_key: bool) -> str | None:
     except ValueError as exc:
         raise FenceFieldError(f"the field {KEY_FIELD} is not one (a string in double quotes): {exc}") from exc
     if not is_key(key):
-        raise FenceFieldError(f"the field {KEY_FIELD} is not one: a key has 1 to {MAX_KEY} printable characters")
+        raise FenceFieldError(f"the field {KEY_FIELD} is not one: a key is 1 to {MAX_KEY} bytes of printable text")
     return key
 
 
 def is_key(text: str) -> bool:
     """Whether it can be an idempotency key."""
-    return 0 < len(text) <= MAX_KEY and text.isprintable()
+    return text.isprintable() and 0 < len(text.encode()) <= MAX_KEY
 
 
 def _reader_of(request: Any) -> Callable[[str], list[str]]:

@@ -60,6 +60,11 @@ def test_every_kind_of_request(request_: Any) -> None:
     assert fence_from(request_, "cart/2") == SHOWN
 
 
+def test_a_holder_is_made_readable() -> None:
+    field = '"a";token="shop/a/5";holder=%"w%00%0a%c3%bc' + "x" * 500 + '"'
+    assert fence_from({"headers": [(b"fencing-token", field.encode())]}).holder == ("w  ü" + "x" * 500)[:255]
+
+
 def test_lines_of_one_field_are_one_list() -> None:
     lines = [(b"fencing-token", b'"b";token="shop/a/5"'), (b"Fencing-Token", b'"a";token="shop/a/5"')]
     assert fence_from({"headers": lines}) == Fence(("a", "b"), TOKEN)
@@ -101,7 +106,7 @@ def test_another_resource_or_issuer_is_refused() -> None:
 
 
 def test_the_client_refuses_what_is_no_resource_token_or_key() -> None:
-    for wrong in ({"key": ""}, {"key": "a\nb"}, {"key": "x" * 256}):
+    for wrong in ({"key": ""}, {"key": "a\nb"}, {"key": "x" * 256}, {"key": "ü" * 128}):
         with pytest.raises(ValueError, match="idempotency key"):
             fenced("a", token=TOKEN, **wrong)
     with pytest.raises(errors.NoLeaseError):
