@@ -314,7 +314,7 @@ def test_after_a_close_it_works_anew(app: Scheduler) -> None:
 
 def test_an_async_block_holds_it_renews_it_and_releases_it(app: Scheduler, other: Scheduler) -> None:
     async def hold() -> None:
-        async with app.lease("one", ttl=2) as lease:
+        async with app.lease("one", ttl=4) as lease:
             assert current_lease() is lease
             with pytest.raises(LeaseUnavailableError):
                 async with other.lease("one", ttl=2):

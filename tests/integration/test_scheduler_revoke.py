@@ -364,7 +364,7 @@ def test_an_attempt_over_its_limit_is_taken_away_however_lively_and_its_writes_e
     """The handler hangs, its heart beats: another attempt runs meanwhile, and the first one's write is refused."""
     ends: list[str] = []
 
-    @app.task("hang", lease=1, max_runtime=1, fences=lambda job: [(shop, "invoice/9")], retry=Retry(3, base=0))
+    @app.task("hang", lease=LEASE, max_runtime=1, fences=lambda job: [(shop, "invoice/9")], retry=Retry(3, base=0))
     def hang(job: Job) -> str:
         if job.attempt > 1:
             return "second"
