@@ -119,11 +119,15 @@ def show(name: str, most: int, dsn: str | None, schema: str, as_json: bool) -> N
 
 @schedules.command("next")
 @click.argument("name", required=False)
-@click.option("-n", "--count", default=10, show_default=True, help="How many.")
+@click.argument("number", type=int, required=False)
+@click.option("-n", "--count", default=10, show_default=True, help="How many; the same as a number after the name.")
 @database_options
 @json_option
-def next_(name: str | None, count: int, dsn: str | None, schema: str, as_json: bool) -> None:
-    """Tell when a schedule is due next; without a name, which schedules that are not paused are."""
+def next_(name: str | None, number: int | None, count: int, dsn: str | None, schema: str, as_json: bool) -> None:
+    """Tell when a schedule is due next: NAME, or NAME and how many; without a name, all that are not paused."""
+    if name is not None and name.isdecimal() and number is None:
+        number, name = int(name), None
+    count = count if number is None else number
     with _scheduler(dsn, schema) as app:
         names = [name] if name else [one.name for one in app.list_schedules() if one.state == "active"]
         found = [(one, at) for one in names for at in app.next_occurrences(one, count)]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support.jobs import Tables, installed_beside
-from support.waiting import eventually
 
 from scheduler import Scheduler
 from scheduler.console.cli import cli
@@ -68,7 +67,9 @@ def test_the_next_occurrences_of_one_and_of_all(tables: Tables) -> None:
     one = data(tables, "next", "nightly", "-n", "2")
     assert [row["due_at"] for row in one] == ["2026-03-29T01:00:00+00:00", "2026-03-30T00:30:00+00:00"]
     assert one[0]["nominal"] == "2026-03-29T02:30:00"
+    assert data(tables, "next", "nightly", "2") == one
     every = data(tables, "next", "-n", "14")
+    assert data(tables, "next", "14") == every
     assert [row["schedule"] for row in every].count("nightly") == 1
     data(tables, "pause", "hourly")
     assert {row["schedule"] for row in data(tables, "next")} == {"nightly"}
@@ -138,7 +139,8 @@ def test_a_worker_says_when_it_has_ended(tables: Tables, tmp_path: Path) -> None
         [sys.executable, "-m", "scheduler", "worker", "shop_of_one:app"], cwd=tmp_path, stderr=subprocess.PIPE
     ) as worker:
         try:
-            eventually(lambda: tables.rows("select release from {s}.presence"), "it is there")
+            tables.wait_for_session("claim")  # by then it hears signals
+            assert len(tables.rows("select release from {s}.presence")) == 1
             worker.send_signal(signal.SIGTERM)
             _, errors = worker.communicate(timeout=30)
         finally:
