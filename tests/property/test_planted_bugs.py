@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import kill_matrix, mark_races, planted, planted_leases, planted_services
+from support import kill_matrix, mark_races, planted, planted_leases, planted_outbox, planted_services
 from support.downstreams import PsycopgDownstream
+from support.handover import hand_over
 from support.jobs import installed, installed_beside
+from support.outbox import outbox_engine
 from support.schedules import schedules_ground
 
 from fencing.testing import GUARD_BUGS, LEASE_BUGS, PlantedBug, kill
 from scheduler.console.embedded import Postgres, Valkey
 
-SUITES = {**planted.SUITES, **planted_services.SUITES}
+SUITES = {**planted.SUITES, **planted_services.SUITES, "take-over": hand_over}
 MODELS = [(bug, suite) for bug in (*GUARD_BUGS, *LEASE_BUGS) for suite in bug.suites]
 
 
@@ -55,6 +57,17 @@ def test_a_bug_in_the_sql_of_named_leases_is_found(name: str, scheduler_dsn: str
 @pytest.mark.parametrize("name", planted_leases.CLAIMS)
 def test_a_bug_in_the_sql_of_claims_is_found(name: str, scheduler_dsn: str) -> None:
     _found(planted_leases.claim_bugs(scheduler_dsn), name)
+
+
+@pytest.mark.parametrize("name", planted_outbox.BUGS)
+def test_a_bug_in_the_rules_of_the_outbox_is_found(name: str, tmp_path: Path) -> None:
+    _found(planted_outbox.outbox_bugs(tmp_path), name)
+
+
+def test_a_sound_outbox_hands_over_as_promised(tmp_path: Path) -> None:
+    engine = outbox_engine("sqlite", "", tmp_path)
+    assert hand_over(engine) == ("", 17)
+    engine.dispose()
 
 
 @pytest.mark.parametrize("name", planted.LUA)
