@@ -84,13 +84,13 @@ def hand_over(engine: Engine, max_examples: int = 0, seed: int | None = None) ->
 
 
 def _cases(engine: Engine) -> Iterator[Callable[[], str]]:
+    yield lambda: _too_late_to_claim(engine)
+    yield lambda: _lost_answer(engine)
+    yield lambda: _one_refused(engine)
     for policy, point in itertools.product(POLICIES, POINTS):
         yield lambda policy=policy, point=point: _overtaken(engine, policy, point)
     for point in POINTS[:-1]:
         yield lambda point=point: _while_another_holds_it(engine, point)
-    yield lambda: _too_late_to_claim(engine)
-    yield lambda: _lost_answer(engine)
-    yield lambda: _one_refused(engine)
 
 
 def _put(engine: Engine, policy: Policy, **more: object) -> str:
