@@ -472,6 +472,21 @@ def test_what_ran_under_the_old_data_does_not_run_again_under_the_new(
     assert ground.dues()[1:] == [utc("2026-10-02T09:00")]
 
 
+def test_a_local_time_that_ran_does_not_run_again_as_another_fold_of_it(
+    ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
+) -> None:
+    """By the old data Vancouver's clocks go back on that night and 1:30 comes twice; by the new they do not."""
+    old_zones(True)
+    ground.at(utc("2026-10-31T12:00"))
+    put(app, expr="30 1 * * *", tz="America/Vancouver", fold="second")
+    ground.step(utc("2026-11-01T09:30"))
+    assert ground.dues() == [utc("2026-11-01T09:30")]
+    old_zones(False)
+    ground.step(utc("2026-11-01T10:00"))
+    ground.step(utc("2026-11-02T08:30"))
+    assert ground.dues() == [utc("2026-11-01T09:30"), utc("2026-11-02T08:30")]
+
+
 def test_a_row_that_was_put_ahead_moves_with_the_data(
     ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
 ) -> None:
