@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import kill_matrix
+from support import kill_matrix, sql_doors
+from support.mariadb import MariaDB
 from support.servers import IN_CI, PG_BINDIR, REDIS, available
 
 from scheduler.console.embedded import Postgres, SmtpSink, Valkey
@@ -53,6 +54,25 @@ def pg_server() -> Iterator[Callable[..., Postgres]]:
                 return stack.enter_context(Postgres(**options))  # type: ignore[arg-type]
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """The MariaDB of this run: Debian's, for which there is no wheel."""
+    with ExitStack() as stack:
+        with available():
+            server = stack.enter_context(MariaDB())
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mariadb_bank(mariadb: MariaDB, pg_names: Iterator[str]) -> Iterator[str]:
+    """A MariaDB database of this module's with the guard's tables and the ledger, for ``sql_doors.empty_mysql``."""
+    name = next(pg_names)
+    address = mariadb.create_database(name)
+    sql_doors.prepare(address)
+    yield address
+    mariadb.drop_database(name)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,18 @@ _CANCELLED = "57014"
 _IN_FAILED_TRANSACTION = "25P02"
 _UNDEFINED_TABLE = "42P01"
 
+# MariaDB's and MySQL's numbers: what a transaction meets because of another one. A deadlock ends it, the others a
+# statement.
+_MYSQL_CONFLICTS = {
+    1205: "the lock wait timeout was over while another transaction held the row",
+    1213: "it was the victim of a deadlock",
+    1020: "the row has changed since the transaction's snapshot",
+    3572: "another transaction held the row",
+}
+_MYSQL_NO_TABLE = 1146
+# Of a connection that ends, or of the client: whether a commit was done is not known.
+_MYSQL_LOST = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 3169, *range(2000, 2100)})
+
 # SQLite result codes; an extended code carries its primary code in the low byte.
 _SQLITE_BUSY = 5
 _SQLITE_LOCKED = 6
@@ -58,7 +70,14 @@ def translate(
     code = getattr(cause, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in (_SQLITE_BUSY, _SQLITE_LOCKED):
         return _contention(downstream, f"SQLite answered {getattr(cause, 'sqlite_errorname', 'SQLITE_BUSY')}: {cause}")
-    if state == _UNDEFINED_TABLE or (code is not None and str(cause).startswith("no such table")):
+    number = _mysql_number(cause)
+    if number in _MYSQL_CONFLICTS:
+        return _contention(downstream, _MYSQL_CONFLICTS[number])
+    if (
+        state == _UNDEFINED_TABLE
+        or number == _MYSQL_NO_TABLE
+        or (code is not None and str(cause).startswith("no such table"))
+    ):
         detail = str(cause).strip().splitlines()[0]
         return SchemaMissingError(
             f"{downstream}: {detail}; nothing was written. Create the tables with {tables}", downstream=downstream
@@ -79,7 +98,10 @@ def translate_commit(exc: BaseException, downstream: str) -> FencingError | None
     cause = _driver_error(exc)
     state = _sqlstate(cause)
     code = getattr(cause, "sqlite_errorcode", None)
-    if state is not None:
+    number = _mysql_number(cause)
+    if number:
+        refused = number not in _MYSQL_LOST
+    elif state is not None:
         refused = not state.startswith(("08", "57P")) and state != "40003"
     else:
         refused = code is not None and code & 0xFF != _SQLITE_IOERR
@@ -144,6 +166,14 @@ def _driver_error(exc: BaseException) -> BaseException:
 def _sqlstate(cause: BaseException) -> str | None:
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     return state if isinstance(state, str) else None
+
+
+def _mysql_number(cause: BaseException) -> int:
+    """The error's number if PyMySQL or asyncmy raised it, else 0."""
+    if not type(cause).__module__.startswith(("pymysql", "asyncmy")) or not cause.args:
+        return 0
+    number = cause.args[0]
+    return number if isinstance(number, int) else 0
 
 
 def _is_driver_error(cause: BaseException) -> bool:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, ExceptionContext, event, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Bind: TypeAlias = Engine | Connection | AsyncEngine | AsyncConnection
 """What a Session can be bound to, and ``bind=`` can name."""
 
-DIALECTS = ("postgresql", "sqlite")
+DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb")
 _IN_TRANSACTION = 2  # libpq PQTRANS_INTRANS, the same number in psycopg 3 and psycopg2
 
 
@@ -93,6 +93,10 @@ class SqlalchemyTx:
         raw = self._connection.connection.driver_connection
         if self.dialect == "sqlite":
             return bool(getattr(raw, "in_transaction", True))
+        if self.dialect == "mysql":
+            # A deadlock has rolled the whole transaction back, and DDL has committed it.
+            ended = self._connection.info.get(_ENDED) is root
+            return not ended and bool(getattr(raw, "server_status", _MYSQL_IN_TRANSACTION) & _MYSQL_IN_TRANSACTION)
         # A COMMIT sent as text, or a statement that failed, is known to libpq and not to SQLAlchemy.
         status = getattr(getattr(raw, "info", None), "transaction_status", _IN_TRANSACTION)
         return bool(status == _IN_TRANSACTION)
@@ -113,6 +117,8 @@ class SqlalchemyTx:
             if not connection.in_transaction():
                 connection.begin()  # what SQLAlchemy's autobegin does at the first statement
             self._outer = (connection.get_transaction(), connection.get_nested_transaction())
+            if self.dialect == "mysql" and not event.contains(connection.engine, "handle_error", _note_deadlock):
+                event.listen(connection.engine, "handle_error", _note_deadlock)
         self._connection = connection
         return connection
 
@@ -223,11 +229,11 @@ def session_bind(session: Session, named: Bind | None) -> Engine | Connection:
 
 
 def dialect_of(bind: Bind) -> str:
-    """Return the dialect's name. Raises ``TypeError`` naming one that has no guard."""
+    """Return the dialect's name, for MariaDB MySQL's. Raises ``TypeError`` naming one that has no guard."""
     name = bind.dialect.name
     if name not in DIALECTS:
         raise TypeError(f"no SQL guard for the dialect {name!r}; there is one for {' and '.join(DIALECTS)}")
-    return name
+    return "mysql" if name == "mariadb" else name
 
 
 def downstream_of(bind: Bind) -> str:
@@ -263,6 +269,18 @@ def _is_autocommit(connection: Connection) -> bool:
 
 # A caller's streaming options on the connection would make a server-side cursor of the statement, which cannot write.
 _NO_STREAM: dict[str, Any] = {"stream_results": False, "yield_per": None}
+
+_MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol
+_DEADLOCK = 1213
+_ENDED = "fencing.ended"
+
+
+def _note_deadlock(context: ExceptionContext) -> None:
+    """Remember that MariaDB or MySQL has rolled back the whole transaction, and not the statement alone."""
+    cause: Any = context.original_exception
+    if context.connection is not None and cause.args and cause.args[0] == _DEADLOCK:
+        context.connection.info[_ENDED] = context.connection.get_transaction()
+
 
 _AS_IT_IS: dict[str, Any] = {**_NO_STREAM, "no_parameters": True}
 _PENDING = "fencing.before_commit"

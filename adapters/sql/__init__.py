@@ -4,8 +4,10 @@ The mark of a resource is a row of ``fencing_mark`` in the same database as the 
 transaction that writes the data.
 """
 
+from adapters.sql._administer import adopt, compact, keep_refusals
 from adapters.sql._guard import SqlGuard, guard_for
-from adapters.sql._protect import Protected, protect, protected, unfenced, unprotect
+from adapters.sql._protect import protect, protected, unfenced, unprotect
+from adapters.sql._protect_list import Protected
 from adapters.sql._rowmark import row_mark_columns
 from adapters.sql._rows import RowGuard
 from adapters.sql._schema import create_all, ddl, metadata, tables
@@ -16,10 +18,13 @@ __all__ = [
     "RowGuard",
     "SqlGuard",
     "Written",
+    "adopt",
+    "compact",
     "create_all",
     "ddl",
     "fenced_statement",
     "guard_for",
+    "keep_refusals",
     "metadata",
     "protect",
     "protected",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from adapters._tx import Plan, Statement
+from adapters.sql._protect_list import list_protected
 from fencing._findings import Finding
 
 _TABLES = ("fencing_mark", "fencing_applied", "fencing_floor", "fencing_act")
@@ -11,7 +12,119 @@ _OLDEST_SQLITE = (3, 35)
 
 def diagnose(dialect: str, schema: str | None, downstream: str) -> Plan[list[Finding]]:
     """Return the findings for one database."""
-    return (yield from (_postgresql if dialect == "postgresql" else _sqlite)(schema, downstream))
+    looks = {"postgresql": _postgresql, "sqlite": _sqlite, "mysql": _mysql}
+    findings = yield from looks[dialect](schema, downstream)
+    if all(one.severity == "ok" for one in findings if one.check in ("sql.tables", "sql.privileges")):
+        findings += yield from _floor(schema, downstream, "`" if dialect == "mysql" else '"')
+        if dialect != "mysql":
+            findings += yield from _protection(dialect, schema, downstream)
+    return findings
+
+
+def _floor(schema: str | None, where: str, quote: str) -> Plan[list[Finding]]:
+    prefix = f"{quote}{schema}{quote}." if schema else ""
+    rows = yield Statement(f"select count(*) from {prefix}fencing_floor")
+    issuers = yield Statement(
+        f"select issuer, count(*), max(value) from {prefix}fencing_mark group by issuer order by 1"
+    )
+    known = ", ".join(f"{issuer} ({count} marks, up to {value})" for issuer, count, value in issuers) or "none"
+    found = [
+        Finding("sql.issuers", "ok", where, f"issuers behind the marks: {known}; compare with what they issue now")
+    ]
+    if not rows[0][0]:
+        found.append(
+            Finding(
+                "sql.floor",
+                "broken",
+                where,
+                "fencing_floor has no row",
+                "no mark can be made: nothing says which ones were compacted",
+                f"insert into {prefix}fencing_floor (one, floors) values (1, '{{}}')",
+            )
+        )
+    return found
+
+
+def _protection(dialect: str, schema: str | None, where: str) -> Plan[list[Finding]]:
+    found = []
+    for one in (yield from list_protected(dialect, schema)):
+        gaps = "; ".join(one.gaps)
+        found.append(
+            Finding(
+                "sql.protected",
+                "broken" if gaps else "ok",
+                where,
+                f"{one.table} is protected by {one.resource}" + (f", but: {gaps}" if gaps else ""),
+                "writes past the guard are not refused there" if gaps else "",
+                f"adapters.sql.protect(bind, {one.table!r}, {one.resource!r}) again" if gaps else "",
+            )
+        )
+    return found
+
+
+def _mysql(schema: str | None, where: str) -> Plan[list[Finding]]:
+    rows = yield Statement(
+        "select table_name, engine from information_schema.tables where table_schema = coalesce(:schema, database())",
+        {"schema": schema},
+    )
+    engines = {name.lower(): engine for name, engine in rows}
+    findings = [_table(where, name, name in engines) for name in _TABLES]
+    for name in _TABLES:
+        if engines.get(name, "InnoDB") != "InnoDB":
+            findings.append(
+                Finding(
+                    "sql.engine",
+                    "broken",
+                    where,
+                    f"{name} is a table of the engine {engines[name]}",
+                    "it has no transactions and no row locks: what a refused write left stays, and marks are not held",
+                    f"alter table {name} engine = InnoDB",
+                )
+            )
+    [(isolation, flush, wait, version)] = yield Statement(
+        "select @@transaction_isolation, @@innodb_flush_log_at_trx_commit, @@innodb_lock_wait_timeout, version()"
+        if (yield Statement("show variables like 'transaction_isolation'"))
+        else "select @@tx_isolation, @@innodb_flush_log_at_trx_commit, @@innodb_lock_wait_timeout, version()"
+    )
+    findings.append(
+        Finding(
+            "sql.isolation",
+            "ok",
+            where,
+            f"{version}, isolation level {isolation}: the mark is always read as it is, but under REPEATABLE READ a "
+            "plain SELECT in the block shows what was there when the transaction began",
+        )
+    )
+    findings.append(_durability(where, "innodb_flush_log_at_trx_commit", str(flush), str(flush) == "1", "1"))
+    findings.append(
+        Finding(
+            "sql.rowcount",
+            "ok",
+            where,
+            "the guard reads its verdict from the mark's row; the number of rows that this server reports for an "
+            "upsert or a repeated write says nothing",
+        )
+    )
+    findings.append(
+        Finding(
+            "sql.lock_timeout", "ok", where, f"innodb_lock_wait_timeout is {wait} s; the guard lowers it for itself"
+        )
+    )
+    return findings
+
+
+def _durability(where: str, setting: str, value: str, durable: bool, wanted: str) -> Finding:
+    return Finding(
+        "sql.durability",
+        "ok" if durable else "warning",
+        where,
+        f"{setting} is {value}",
+        ""
+        if durable
+        else "a crash of the server loses the last commits, effects and marks together: a job that its scheduler has "
+        "recorded as completed may have lost its effect",
+        "" if durable else f"{setting} = {wanted} for the application's role",
+    )
 
 
 def _postgresql(schema: str | None, where: str) -> Plan[list[Finding]]:
@@ -48,12 +161,17 @@ def _postgresql(schema: str | None, where: str) -> Plan[list[Finding]]:
                     f"grant select, insert, update on {prefix}{name} to the application's role",
                 )
             )
-    [(idle, isolation, standby)] = yield Statement(
-        "select current_setting('idle_in_transaction_session_timeout'), "
-        "current_setting('default_transaction_isolation'), pg_is_in_recovery()"
+    [(idle, isolation, standby, synchronous, fsync, pages)] = yield Statement(
+        """select current_setting('idle_in_transaction_session_timeout'),
+            current_setting('default_transaction_isolation'), pg_is_in_recovery(),
+            current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes')"""
     )
     findings.append(_idle_timeout(where, idle))
     findings.append(_isolation(where, isolation))
+    findings.append(_durability(where, "synchronous_commit", synchronous, synchronous != "off", "on"))
+    for setting, value in (("fsync", fsync), ("full_page_writes", pages)):
+        if value == "off":
+            findings.append(_durability(where, setting, value, False, "on"))
     if standby:
         findings.append(
             Finding(

@@ -29,11 +29,13 @@ class Dialect:
     read_one: str
     """Read the mark ``:resource``: resource, issuer, lineage, value, holder, time."""
     read_refused: str
-    """Read the marks ``:resources`` after one of them was not raised; the rows are locked by then."""
+    """Read the marks ``:resources`` after one of them was not raised; the rows are locked by then. And the time."""
     unmake_one: str
     """Remove the mark ``:resource`` that this transaction has made, and that a floor does not allow."""
     read_floors: str
     """Read the floors, so that they cannot be raised before this transaction ends. Sent after the mark was made."""
+    look_at_floors: str
+    """Read the floors to show them."""
     lock_floors: str
     """Read the floors, after everybody who has read them so; nobody reads them before this transaction ends."""
     store_floors: str

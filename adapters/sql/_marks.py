@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from adapters._tx import BeforeCommit, Plan, Rows, Statement
@@ -13,10 +15,6 @@ from fencing.errors import ContentionError, FencingError, SchemaMissingError, St
 
 T = TypeVar("T")
 
-_SAVEPOINT = Statement("savepoint fencing_marks")
-_RELEASE = Statement("release savepoint fencing_marks")
-_ROLLBACK = Statement("rollback to savepoint fencing_marks")
-_BUSY_TIMEOUT = Statement("pragma busy_timeout")
 _TAKE_WRITE_LOCK = Statement("select 1")
 
 
@@ -34,7 +32,10 @@ def raise_marks(
     kept it locked for longer than the lock timeout or, under REPEATABLE READ and SERIALIZABLE, if it moved since the
     snapshot.
     """
-    work = _raise_one if len(resources) == 1 and on_missing == "create" else _raise_all
+    if sql.name == "mysql":
+        work = _raise_each
+    else:
+        work = _raise_one if len(resources) == 1 and on_missing == "create" else _raise_all
     try:
         yield from bounded(sql, work(sql, resources, token, holder, on_missing, downstream))
     except ContentionError as exc:
@@ -57,6 +58,29 @@ def _raise_one(
         except StaleTokenError:
             yield Statement(sql.unmake_one, {"resource": resources[0]})  # for a caller who catches it and commits
             raise
+
+
+def _raise_each(
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+) -> Plan[None]:
+    """Where the verdict is read from the row itself, mark by mark, in their order."""
+    statement = sql.raise_one if on_missing == "create" else sql.raise_existing
+
+    def each() -> Plan[None]:
+        for resource in resources:
+            yield Statement(statement, {"resource": resource, **token_params(token, holder)})
+            rows = yield Statement(sql.read_refused, {"resource": resource})
+            mark = mark_of(sql, rows[0]) if rows else None
+            if mark is not None and mark.token == token:
+                if rows[0][7] == 1:
+                    yield from _check_floor(sql, (resource,), token, downstream)
+                continue
+            verdict = judge(mark.token if mark else None, token, on_missing)
+            if verdict.accepted:
+                raise _moved(downstream, (resource,))
+            reject(verdict, resource, token, mark, downstream, late=_late(sql, mark, rows))
+
+    yield from all_or_nothing(each())
 
 
 def _raise_all(
@@ -87,16 +111,19 @@ def _close_at_commit(sql: Dialect, rows: Rows) -> Plan[None]:
             yield BeforeCommit(sql.close, (resource,))
 
 
-def all_or_nothing(plan: Plan[T]) -> Plan[T]:
-    """Run ``plan`` in a savepoint, which takes back what it wrote if it refuses."""
-    yield _SAVEPOINT
+def all_or_nothing(plan: Plan[T], name: str = "fencing_marks") -> Plan[T]:
+    """Run ``plan`` in a savepoint, which takes back what it wrote if it refuses.
+
+    One inside another has another ``name``: on MariaDB a second savepoint of a name removes the first.
+    """
+    yield Statement(f"savepoint {name}")
     try:
         result = yield from plan
     except FencingError:
-        yield _ROLLBACK
-        yield _RELEASE
+        yield Statement(f"rollback to savepoint {name}")
+        yield Statement(f"release savepoint {name}")
         raise
-    yield _RELEASE
+    yield Statement(f"release savepoint {name}")
     return result
 
 
@@ -104,14 +131,18 @@ def _refuse(
     sql: Dialect, resources: tuple[str, ...], token: Token, on_missing: OnMissing, downstream: str
 ) -> Plan[None]:
     rows = yield Statement(sql.read_refused, {"resources": sql.names(resources)})
-    marks = {row[0]: _mark(sql, row) for row in rows}
+    marks = {row[0]: mark_of(sql, row) for row in rows}
     for resource in resources:
         mark = marks.get(resource)
         verdict = judge(mark.token if mark else None, token, on_missing)
         if not verdict.accepted:
-            reject(verdict, resource, token, mark, downstream)
+            reject(verdict, resource, token, mark, downstream, late=_late(sql, mark, rows))
     # The statement did not pass and the law does not refuse: the mark was made or removed between the two statements.
-    raise ContentionError(
+    raise _moved(downstream, resources)
+
+
+def _moved(downstream: str, resources: tuple[str, ...]) -> ContentionError:
+    return ContentionError(
         f"{downstream}: a mark of {', '.join(map(repr, resources))} came or went while it was looked at. "
         "Nothing was written; roll back and try again",
         downstream=downstream,
@@ -148,7 +179,7 @@ def read_floors(sql: Dialect, statement: str, downstream: str) -> Plan[dict[str,
 def read_mark(sql: Dialect, resource: str) -> Plan[Mark | None]:
     """Return the mark or None."""
     rows = yield Statement(sql.read_one, {"resource": resource})
-    return _mark(sql, rows[0]) if rows else None
+    return mark_of(sql, rows[0]) if rows else None
 
 
 def take_write_lock(sql: Dialect) -> Plan[None]:
@@ -163,27 +194,46 @@ def _select_one() -> Plan[None]:
 
 
 def bounded(sql: Dialect, plan: Plan[T]) -> Plan[T]:
-    """On SQLite run ``plan`` with the busy timeout lowered to the lock timeout; a caller's shorter one stays."""
+    """Run ``plan`` with the wait for a lock lowered to the lock timeout; a caller's shorter one stays.
+
+    By a setting of the connection on SQLite (its busy timeout) and MariaDB (in whole seconds); PostgreSQL's statements
+    do it by themselves.
+    """
     limit = sql.busy_timeout_ms
     if limit is None:
         return (yield from plan)
-    before = int((yield _BUSY_TIMEOUT)[0][0])
-    if before <= limit:
+    read, write, unit = _WAITS[sql.name]
+    before = int((yield Statement(read))[0][0])
+    if before <= limit // unit:
         return (yield from plan)
-    yield Statement(f"pragma busy_timeout = {limit}")
+    yield Statement(write.format(limit // unit), None)
     try:
         result = yield from plan
     except Exception:
-        yield Statement(f"pragma busy_timeout = {before}")
+        with suppress(Exception):  # a connection that is gone has no setting
+            yield Statement(write.format(before), None)
         raise
-    yield Statement(f"pragma busy_timeout = {before}")
+    yield Statement(write.format(before), None)
     return result
+
+
+_WAITS = {
+    "sqlite": ("pragma busy_timeout", "pragma busy_timeout = {}", 1),
+    "mysql": ("select @@innodb_lock_wait_timeout", "set innodb_lock_wait_timeout = {}", 1000),
+}
+
+
+def _late(sql: Dialect, mark: Mark | None, rows: Rows) -> timedelta | None:
+    """How long before now the mark was set, by the database's clock."""
+    if mark is None or mark.at is None:
+        return None
+    return sql.moment(rows[0][6]) - mark.at
 
 
 def _sum(rows: Rows, column: int) -> int:
     return sum(int(row[column]) for row in rows)
 
 
-def _mark(sql: Dialect, row: tuple[Any, ...]) -> Mark:
+def mark_of(sql: Dialect, row: tuple[Any, ...]) -> Mark:
     _, issuer, lineage, value, holder, at = row[:6]
     return Mark(Token(value, issuer, lineage), holder, sql.moment(at))

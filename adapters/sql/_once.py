@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +53,13 @@ def claim_key(
     """
     meaning = fingerprint or json.dumps(resources)
     params = {"key": key, "fingerprint": meaning, **token_params(token, holder)}
+    if sql.name == "mysql":
+        params["claim"] = secrets.token_hex(8)
     if (yield Statement(sql.claim_key, params)):
         return None
     rows = yield Statement(sql.read_applied, {"key": key})
+    if sql.name == "mysql" and rows and rows[0][2] == params["claim"]:
+        return None
     if not rows:
         raise ContentionError(
             f"{downstream}: the key {key!r} was removed while it was looked at. "

@@ -8,9 +8,11 @@ from typing import Any, TypeVar, cast
 
 from adapters._tx import AsyncTx, Plan, SyncTx, run, run_async
 from adapters.sql._diagnose import diagnose
+from adapters.sql._explain import explaining, listing
 from adapters.sql._marks import read_mark
 from adapters.sql._once import dump_result, store_result
 from adapters.sql._options import Options, Write, ensure_open, refuse_awaitable, refuse_plain
+from fencing._explain import Explanation
 from fencing._findings import Finding
 from fencing._law import Mark
 from fencing._token import Token
@@ -83,6 +85,14 @@ class OpenGuard:
         """Return the mark as the caller's transaction sees it."""
         tx = self._look()
         return run(read_mark(self._options.dialect(tx.dialect), resource), tx)
+
+    def explain(self, resource: str) -> Explanation:
+        """Say what is known of the resource."""
+        return self.look(lambda tx: explaining(tx, self._options, resource))
+
+    def list_marks(self, prefix: str, limit: int) -> list[tuple[str, Mark]]:
+        """The marks of resources whose names begin with ``prefix``, by name."""
+        return self.look(lambda tx: listing(tx, self._options, prefix, limit))
 
     def diagnose(self) -> list[Finding]:
         """Say what in this database would break a promise."""
@@ -179,6 +189,14 @@ class AsyncOpenGuard:
         """As :meth:`OpenGuard.read_mark`."""
         tx = self._look()
         return await run_async(read_mark(self._options.dialect(tx.dialect), resource), tx)
+
+    async def aexplain(self, resource: str) -> Explanation:
+        """As :meth:`OpenGuard.explain`."""
+        return await self.look(lambda tx: explaining(tx, self._options, resource))
+
+    async def alist_marks(self, prefix: str, limit: int) -> list[tuple[str, Mark]]:
+        """As :meth:`OpenGuard.list_marks`."""
+        return await self.look(lambda tx: listing(tx, self._options, prefix, limit))
 
     async def adiagnose(self) -> list[Finding]:
         """As :meth:`OpenGuard.diagnose`."""

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from adapters._tx import AsyncTx, Plan, SyncTx, transaction_of
 from adapters.sql._dialect import Dialect
 from adapters.sql._marks import raise_marks, take_write_lock
+from adapters.sql._mysql import mysql
 from adapters.sql._once import Applied, check_key, claim_key
 from adapters.sql._postgresql import postgresql
 from adapters.sql._schema import check_schema
@@ -20,7 +21,7 @@ from fencing._law import OnMissing
 from fencing._token import Token
 from fencing.errors import NotInTransactionError
 
-_BUILDERS = {"postgresql": postgresql, "sqlite": sqlite}
+_BUILDERS = {"postgresql": postgresql, "sqlite": sqlite, "mysql": mysql}
 _LONGEST_TIMEOUT = 2**31 / 1000 - 1
 
 TRIES = 5

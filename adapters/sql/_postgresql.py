@@ -97,11 +97,12 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                 returning 1
             ) select count(*), 0, {restore_last} from raised""",
         read_one=f"select {columns} from {mark} where resource = cast(:resource as text)",
-        read_refused=f"""select {columns}, {restore} from {mark}
+        read_refused=f"""select {columns}, clock_timestamp(), {restore} from {mark}
             where resource = any (cast(:resources as text[]))""",
         unmake_one=f"delete from {mark} where resource = cast(:resource as text)",
         # A new statement sees the floor that was committed while the one before it waited; FOR SHARE keeps it.
         read_floors=f"select floors from {floor} for share",
+        look_at_floors=f"select floors from {floor}",
         lock_floors=f"select floors from {floor} for update",
         store_floors=f"update {floor} set floors = cast(:floors as text)",
         # A mark that is locked is in use. A holder may wait for the floor's row: waiting for him would be a deadlock.

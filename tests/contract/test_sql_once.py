@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 from support import sql_doors
 from support.sql_doors import DOORS, PUT, Door, do, ledger, marks, token
 
-from adapters.sql import SqlGuard
+from adapters.sql import SqlGuard, metadata
 from fencing import errors, fenced_write
 from scheduler.console.embedded import Postgres
 
+APPLIED = metadata.tables["fencing_applied"]
 ADD = "insert into ledger (id, owner) values (:id, 1) on conflict (id) do update set owner = ledger.owner + 1"
 
 
@@ -36,7 +37,7 @@ def door(request: pytest.FixtureRequest) -> Iterator[Door]:
     yield Door(request.param, address_of(request.param, request), SqlGuard())
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "sqlite", "mysql"])
 def address(request: pytest.FixtureRequest) -> str:
     return address_of(request.param, request)
 
@@ -44,6 +45,8 @@ def address(request: pytest.FixtureRequest) -> str:
 def address_of(name: str, request: pytest.FixtureRequest) -> str:
     if name.startswith("postgresql"):
         return str(request.getfixturevalue("pg"))
+    if name.startswith("mysql"):
+        return sql_doors.empty_mysql(request.getfixturevalue("mariadb_bank"))
     path: Path = request.getfixturevalue("tmp_path")
     address = f"sqlite:///{path / 'bank.db'}"
     sql_doors.prepare(address)
@@ -52,7 +55,7 @@ def address_of(name: str, request: pytest.FixtureRequest) -> str:
 
 def applied(address: str) -> dict[str, Any]:
     with sql_doors.engine(address).connect() as connection:
-        rows = connection.execute(sa.text('select "key", result from fencing_applied'))
+        rows = connection.execute(sa.select(APPLIED.c.key, APPLIED.c.result))
         return {row.key: json.loads(row.result) for row in rows}
 
 

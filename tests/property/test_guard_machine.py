@@ -18,6 +18,12 @@ EXAMPLES = {
     "postgresql-connection": 25,
     "postgresql-psycopg": 20,
     "postgresql-async-session": 10,
+    "postgresql REPEATABLE READ": 6,
+    "postgresql SERIALIZABLE": 6,
+    "mysql-connection": 8,
+    "mysql-async-session": 4,
+    "mysql READ COMMITTED": 6,
+    "mysql SERIALIZABLE": 6,
     "valkey": 30,
     "valkey-async": 15,
 }

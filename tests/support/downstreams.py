@@ -10,6 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 import sqlalchemy as sa
+import sqlalchemy.dialects.mysql
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
@@ -17,15 +18,21 @@ from adapters._tx import retryable
 from adapters.redis import RedisGuard, redis_key
 from adapters.sql import SqlGuard, create_all
 from fencing.testing import AsyncMemoryGuard, Capability, Downstream, MemoryDownstream, RecordingDownstream
+from support.sql_doors import dialect
 
 METADATA = sa.MetaData()
-VALUES = sa.Table("kit_value", METADATA, sa.Column("resource", sa.Text, primary_key=True), sa.Column("value", sa.Text))
+NAME = sa.Text().with_variant(sa.dialects.mysql.VARCHAR(512, charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql")
+VALUES = sa.Table("kit_value", METADATA, sa.Column("resource", NAME, primary_key=True), sa.Column("value", sa.Text))
 
 # Two workers of an example are one thread: who waits for the other waits in vain, so not for long.
 LOCK_TIMEOUT = 0.01
 OPTIONS = f"options=-c%20lock_timeout%3D{LOCK_TIMEOUT * 1000:.0f}%20-c%20synchronous_commit%3Doff"
 
 WRITE = "insert into kit_value values (:resource, :value) on conflict (resource) do update set value = excluded.value"
+WRITES = dict.fromkeys(
+    ("mysql", "mariadb"),
+    "insert into kit_value values (:resource, :value) on duplicate key update value = values(value)",
+)
 READ = "select value from kit_value where resource = :resource"
 DELETE = "delete from kit_value where resource = :resource"
 TABLES = ("kit_value", "fencing_mark", "fencing_applied")
@@ -35,6 +42,8 @@ def sqlalchemy_url(place: str | Path, driver: str = "psycopg") -> str:
     """A database's address for SQLAlchemy; a path is SQLite. Nothing here is about surviving a crash of the server."""
     if isinstance(place, Path):
         return f"sqlite+{driver}:///{place}" if driver != "psycopg" else f"sqlite:///{place}"
+    if place.startswith("mysql"):
+        return place.replace("+pymysql:", "+asyncmy:") if driver == "asyncmy" else place
     return f"postgresql+psycopg{place.removeprefix('postgresql')}?{OPTIONS}"
 
 
@@ -55,12 +64,18 @@ class SqlDownstream(Downstream):
 
     capabilities = frozenset(Capability)
 
-    def __init__(self, name: str, place: str | Path, begin: Callable[[sa.Engine], Any] = sa.Engine.begin) -> None:
+    def __init__(
+        self,
+        name: str,
+        place: str | Path,
+        begin: Callable[[sa.Engine], Any] = sa.Engine.begin,
+        **options: Any,
+    ) -> None:
         self.name = name
         self._begin = begin
         self._guard = SqlGuard()
         prepare(place)
-        self._engine = sa.create_engine(sqlalchemy_url(place), connect_args=_local(place))
+        self._engine = sa.create_engine(sqlalchemy_url(place), connect_args=_local(place), **options)
         _do_not_sync(self._engine)
 
     def fresh(self, on_missing: Any) -> None:
@@ -75,7 +90,7 @@ class SqlDownstream(Downstream):
             yield self._guard.on(target)
 
     def write(self, handle: Any, resource: str, value: str) -> None:
-        handle.execute(sa.text(WRITE), {"resource": resource, "value": value})
+        handle.execute(sa.text(WRITES.get(dialect(handle), WRITE)), {"resource": resource, "value": value})
 
     def read(self, handle: Any, resource: str) -> Any:
         return handle.execute(sa.text(READ), {"resource": resource}).scalar()
@@ -131,7 +146,7 @@ class AsyncSqlDownstream(Downstream):
                 yield self._guard.on(target)
 
     async def write(self, handle: Any, resource: str, value: str) -> None:
-        await handle.execute(sa.text(WRITE), {"resource": resource, "value": value})
+        await handle.execute(sa.text(WRITES.get(dialect(handle), WRITE)), {"resource": resource, "value": value})
 
     async def read(self, handle: Any, resource: str) -> Any:
         return (await handle.execute(sa.text(READ), {"resource": resource})).scalar()
@@ -396,8 +411,21 @@ POSTGRESQL: dict[str, Callable[[str], Any]] = {
     "postgresql-async-session": lambda dsn: AsyncSqlDownstream("PostgreSQL, AsyncSession", dsn, begin_async_session),
     "postgresql-async-psycopg": AsyncPsycopgDownstream,
 }
+# At the stricter isolation levels too, for the state machine.
+STRICTER: dict[str, Callable[[str], Any]] = {
+    f"postgresql {level}": lambda dsn, level=level: SqlDownstream(f"PostgreSQL, {level}", dsn, isolation_level=level)
+    for level in ("REPEATABLE READ", "SERIALIZABLE")
+}
+MYSQL: dict[str, Callable[[str], Any]] = {
+    "mysql-connection": lambda url: SqlDownstream("MariaDB, Connection", url),
+    "mysql-async-session": lambda url: AsyncSqlDownstream("MariaDB, AsyncSession", url, begin_async_session, "asyncmy"),
+}
+MYSQL_LEVELS: dict[str, Callable[[str], Any]] = {
+    f"mysql {level}": lambda url, level=level: SqlDownstream(f"MariaDB, {level}", url, isolation_level=level)
+    for level in ("READ COMMITTED", "SERIALIZABLE")
+}
 VALKEY: dict[str, Callable[[str], Any]] = {"valkey": RedisDownstream, "valkey-async": AsyncRedisDownstream}
-NAMES = (*MEMORY, *SQLITE, *POSTGRESQL, *VALKEY)
+NAMES = (*MEMORY, *SQLITE, *POSTGRESQL, *VALKEY, *MYSQL)
 
 
 @contextlib.contextmanager
@@ -412,8 +440,10 @@ def downstream(name: str, request: pytest.FixtureRequest, directory: Path) -> It
         elif name in VALKEY:
             made = VALKEY[name](request.getfixturevalue("valkey").url)
         else:
-            server, database = request.getfixturevalue("postgres"), next(request.getfixturevalue("pg_names"))
+            makers = {**POSTGRESQL, **STRICTER, **MYSQL, **MYSQL_LEVELS}
+            kind = "mariadb" if name.startswith("mysql") else "postgres"
+            server, database = request.getfixturevalue(kind), next(request.getfixturevalue("pg_names"))
             stack.callback(server.drop_database, database)
-            made = POSTGRESQL[name](server.create_database(database))
+            made = makers[name](server.create_database(database))
         stack.callback(made.dispose)
         yield made

@@ -1,0 +1,253 @@
+"""Two connections at one mark of MariaDB, ordered by the locks that they wait for."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+import pytest
+import sqlalchemy as sa
+from support import sql_doors
+from support.mariadb import MariaDB
+from support.sql_doors import PUT, do, ledger, marks, token
+from support.waiting import eventually
+
+from adapters.sql import RowGuard, SqlGuard, fenced_statement, row_mark_columns
+from fencing import Token, errors, fenced_write, raise_fence
+
+WAITS = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT' and trx_mysql_thread_id = {}"
+LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+ACCOUNT = sa.Table(
+    "account",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("balance", sa.BigInteger, nullable=False),
+    *row_mark_columns(),
+)
+
+
+@pytest.fixture
+def bank(mariadb_bank: str) -> str:
+    return sql_doors.empty_mysql(mariadb_bank)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(30) as threads:
+        yield threads
+
+
+def bind(address: str, level: str = "REPEATABLE READ") -> sa.Engine:
+    return sql_doors.engine(address, isolation_level=level)
+
+
+@contextmanager
+def holder(address: str, *resources: str, token: Token) -> Iterator[sa.Connection]:
+    """A transaction that has raised the marks and is still open."""
+    with sql_doors.engine(address).connect() as connection:
+        raise_fence(connection, *resources, token=token)
+        yield connection
+
+
+def waiting(pool: ThreadPoolExecutor, server: MariaDB, address: str, level: str, call: Any) -> "Future[Any]":
+    """Makes a write on a thread, in a transaction of its own, and returns once it waits for a lock."""
+    known, number = threading.Event(), []
+
+    def work() -> Any:
+        with bind(address, level).begin() as connection:
+            number.append(connection.execute(sa.text("select connection_id()")).scalar_one())
+            known.set()
+            return call(connection)
+
+    future = pool.submit(work)
+    assert known.wait(20)
+    eventually(lambda: server.execute(WAITS.format(number[0])), "the second one waits for a lock")
+    return future
+
+
+def put(connection: Any, value: Token) -> None:
+    with fenced_write(connection, "a", token=value):
+        do(connection, PUT, id="a", owner=value.value)
+
+
+ANSWERS = [
+    pytest.param(token(9), token(5), errors.StaleTokenError, id="stale"),
+    pytest.param(token(9), token(9, "line-b"), errors.LineageConflictError, id="lineage"),
+    pytest.param(token(9, issuer="bank"), token(99), errors.IssuerMismatchError, id="issuer"),
+    pytest.param(token(9), token(9), None, id="repeated"),
+    pytest.param(token(9), token(10), None, id="advanced"),
+]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("existing", [True, False], ids=["mark there", "first write"])
+@pytest.mark.parametrize(("first", "second", "error"), ANSWERS)
+def test_who_comes_second_waits_and_is_then_judged_by_what_was_committed(
+    bank: str,
+    mariadb: MariaDB,
+    pool: ThreadPoolExecutor,
+    level: str,
+    existing: bool,
+    first: Token,
+    second: Token,
+    error: type[Exception] | None,
+) -> None:
+    if existing:
+        raise_fence(sql_doors.engine(bank), "a", token=Token(1, first.issuer, "line-a"))
+    with holder(bank, "a", token=first) as open_transaction:
+        later = waiting(pool, mariadb, bank, level, lambda tx: put(tx, second))
+        open_transaction.commit()
+    if error is None:
+        later.result(20)
+        assert (ledger(bank), marks(bank)) == ({"a": second.value}, {"a": str(second)})
+    else:
+        with pytest.raises(error):
+            later.result(20)
+        assert (ledger(bank), marks(bank)) == ({}, {"a": str(first)})
+
+
+@pytest.mark.parametrize("existing", [True, False], ids=["mark there", "first write"])
+def test_a_raise_that_is_rolled_back_is_no_evidence(
+    bank: str, mariadb: MariaDB, pool: ThreadPoolExecutor, existing: bool
+) -> None:
+    if existing:
+        raise_fence(sql_doors.engine(bank), "a", token=token(1))
+    with holder(bank, "a", token=token(9)) as open_transaction:
+        later = waiting(pool, mariadb, bank, "REPEATABLE READ", lambda tx: put(tx, token(5)))
+        open_transaction.rollback()
+        later.result(20)
+    assert (ledger(bank), marks(bank)) == ({"a": 5}, {"a": "shop/line-a/5"})
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_old_snapshot_does_not_hide_a_newer_mark(bank: str, level: str) -> None:
+    raise_fence(sql_doors.engine(bank), "a", token=token(5))
+    with bind(bank, level).connect() as connection:
+        if level != "SERIALIZABLE":  # where this very look would lock the row
+            connection.execute(sa.text("select count(*) from fencing_mark"))
+        raise_fence(sql_doors.engine(bank), "a", token=token(9))
+        with pytest.raises(errors.StaleTokenError):
+            put(connection, token(5))
+    assert ledger(bank) == {}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_thirty_first_writes_at_once_neither_deadlock_nor_pass_each_other(
+    bank: str, pool: ThreadPoolExecutor, level: str
+) -> None:
+    start = threading.Barrier(30)
+    engine = bind(bank, level)
+
+    def write(value: int) -> bool:
+        start.wait(20)
+        try:
+            with engine.begin() as connection:
+                put(connection, token(value))
+        except errors.StaleTokenError:
+            return False
+        return True
+
+    written = list(pool.map(write, range(1, 31)))
+    assert written[-1]
+    assert (ledger(bank), marks(bank)) == ({"a": 30}, {"a": "shop/line-a/30"})
+
+
+def test_it_waits_no_longer_than_the_lock_timeout_and_leaves_the_setting_alone(bank: str) -> None:
+    hasty = SqlGuard(lock_timeout=0.5)
+    with holder(bank, "a", token=token(1)), sql_doors.engine(bank).connect() as connection:
+        with pytest.raises(errors.ContentionError) as caught:
+            fenced_write(hasty.on(connection), "a", effect=lambda _: None, token=token(5))
+        assert (caught.value.resource, caught.value.presented) == ("a", token(5))
+        assert connection.execute(sa.text("select @@innodb_lock_wait_timeout")).scalar() == 20
+        fenced_write(hasty.on(connection), "b", effect=lambda _: None, token=token(5))
+        assert connection.execute(sa.text("select @@innodb_lock_wait_timeout")).scalar() == 20
+
+
+def test_a_deadlock_inside_the_block_ends_the_fence_also_for_who_catches_it(
+    bank: str, mariadb: MariaDB, pool: ThreadPoolExecutor
+) -> None:
+    """The server has rolled the whole transaction back: what comes after it is not fenced."""
+    raise_fence(sql_doors.engine(bank), "mine", token=token(1))
+    with sql_doors.engine(bank).begin() as connection:
+        for name in ("x", "y"):
+            do(connection, PUT, id=name, owner=0)
+    other = sql_doors.engine(bank).connect()
+    other.execute(sa.text("insert into ledger values ('heavy1', 1), ('heavy2', 1), ('heavy3', 1)"))
+    do(other, "update ledger set owner = 1 where id = :id", id="x")
+    with sql_doors.engine(bank).connect() as connection, pytest.raises(errors.NotInTransactionError):
+        with fenced_write(connection, "mine", token=token(5)):
+            do(connection, "update ledger set owner = 2 where id = :id", id="y")
+            number = other.execute(sa.text("select connection_id()")).scalar_one()
+            crossing = pool.submit(do, other, "update ledger set owner = 1 where id = :id", id="y")
+            eventually(lambda: mariadb.execute(WAITS.format(number)), "the other one waits")
+            with pytest.raises(sa.exc.OperationalError, match="1213"):
+                do(connection, "update ledger set owner = 2 where id = :id", id="x")
+            crossing.result(20)
+            do(connection, PUT, id="unfenced", owner=9)
+    other.rollback()
+    other.close()
+    assert marks(bank) == {"mine": "shop/line-a/1"}
+    assert "unfenced" not in ledger(bank)
+
+
+def test_an_effect_on_an_engine_is_run_again_after_contention_of_its_own(bank: str) -> None:
+    tries = []
+
+    def effect(connection: sa.Connection) -> int:
+        tries.append(1)
+        if len(tries) < 3:
+            raise sa.exc.OperationalError("update", {}, pymysql.err.OperationalError(1213, "Deadlock found"))
+        do(connection, PUT, id="a", owner=5)
+        return len(tries)
+
+    assert fenced_write(sql_doors.engine(bank), "a", effect=effect, token=token(5), once="k") == 3
+    assert fenced_write(sql_doors.engine(bank), "a", effect=effect, token=token(6), once="k") == 3
+    assert ledger(bank) == {"a": 5}
+
+
+def test_the_same_key_at_once_is_applied_once(bank: str, pool: ThreadPoolExecutor) -> None:
+    start = threading.Barrier(8)
+
+    def apply(_: int) -> object:
+        start.wait(20)
+        add = "insert into ledger values ('n', 1) on duplicate key update owner = owner + 1"
+        return fenced_write(
+            sql_doors.engine(bank), "a", effect=lambda tx: do(tx, add) and "done", token=token(5), once="k"
+        )
+
+    assert set(pool.map(apply, range(8))) == {"done"}
+    assert ledger(bank) == {"n": 1}
+
+
+def test_a_mark_in_the_row(bank: str) -> None:
+    engine = sql_doors.engine(bank)
+    ACCOUNT.drop(engine, checkfirst=True)
+    ACCOUNT.create(engine)
+    rows = RowGuard(ACCOUNT)
+    more = {"balance": ACCOUNT.c.balance + 1}
+    assert rows.insert(engine, {"id": 1, "balance": 0}, token=token(5))
+    assert rows.update(engine, 1, more, token=token(5))
+    assert rows.update(engine, 1, more, token=token(7))
+    for call in (
+        lambda: rows.update(engine, 1, more, token=token(6)),
+        lambda: rows.delete(engine, 1, token=token(6)),
+        lambda: rows.insert(engine, {"id": 1, "balance": 0}, token=token(6)),
+    ):
+        with pytest.raises(errors.StaleTokenError):
+            call()
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(ACCOUNT.c.balance)).scalar_one() == 2
+    assert rows.delete(engine, 1, token=token(8))
+    with pytest.raises(errors.StaleTokenError):
+        rows.insert(engine, {"id": 1, "balance": 0}, token=token(7))
+
+
+def test_what_it_cannot_do_is_said(bank: str) -> None:
+    add = sa.insert(ACCOUNT).values(id=1, balance=0)
+    with pytest.raises(TypeError, match="fenced_write"):
+        fenced_statement(sql_doors.engine(bank), "a", add, token=token(1))
+    with sql_doors.engine(bank, isolation_level="AUTOCOMMIT").connect() as connection:
+        with pytest.raises(errors.NotInTransactionError):
+            put(connection, token(1))
