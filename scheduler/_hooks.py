@@ -144,13 +144,14 @@ class Hooks:
         """Whether anybody wants events of this kind: making them would be in vain otherwise."""
         return any(issubclass(kind, wanted) for wanted, _ in self._hooks)
 
-    def tell(self, event: Event) -> None:
-        """Call the hooks of this event, one after another, on the calling thread. What they raise stays here."""
+    def tell(self, event: Event, contained: type[BaseException] = Exception) -> None:
+        """Call the hooks of this event, one after another, on the calling thread. What they raise stays here, but on an
+        application's thread not what ends a process: that may be a person's Ctrl-C."""
         for kind, hook in self._hooks:
             if isinstance(event, kind):
                 try:
                     hook(event)
-                except BaseException as exc:  # noqa: BLE001 - whatever a hook raises, it harms no job
+                except contained as exc:  # whatever a hook raises, it harms no job
                     self._failed(hook, event, exc)
 
     def _failed(self, hook: Hook, event: Event, exc: BaseException) -> None:
@@ -201,7 +202,7 @@ class Teller:
         while True:
             self._some.clear()
             while self._waiting:
-                self._hooks.tell(self._waiting.popleft())
+                self._hooks.tell(self._waiting.popleft(), BaseException)
             if self._stopping and not self._waiting:
                 return
             self._some.wait()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
@@ -29,7 +30,7 @@ SECONDS = float(os.environ.get("FENCING_SOAK_SECONDS", "20"))
 SEED = int(os.environ.get("FENCING_SOAK_SEED", "20261129"))
 WORKERS = 4
 LEASE = 1.5
-TICK = 0.1  # seconds between two batches that are enqueued
+TICK = 0.3  # seconds between two batches that are enqueued
 
 TASKS = f"""
     import random
@@ -67,7 +68,7 @@ TASKS = f"""
 class Chaos:
     """What is done to the workers, and how often; every choice comes from one seed."""
 
-    dsn: str
+    tables: Tables
     rng: random.Random
     processes: list[PythonProcess] = field(default_factory=list)
     stopped: dict[int, float] = field(default_factory=dict)
@@ -77,35 +78,53 @@ class Chaos:
         self.processes = [self._start() for _ in range(WORKERS)]
 
     def _start(self) -> PythonProcess:
-        return worker(self.dsn, TASKS, "concurrency=4")
+        return worker(self.tables.dsn, TASKS, "concurrency=4")
+
+    def restore(self) -> None:
+        """Start again who is gone, as whatever supervises workers does; some were started while the server was away."""
+        for number, one in enumerate(self.processes):
+            if one.ended:
+                one.close()
+                self.processes[number] = self._start()
 
     def once(self) -> None:
         """Continue who has been stopped for long enough and start again who is gone; then do something to somebody."""
         now = time.monotonic()
-        for number, one in enumerate(self.processes):
-            if one.ended:  # it was started while the server was away
-                one.close()
-                self.processes[number] = self._start()
+        self.restore()
         for number in [number for number, until in self.stopped.items() if until <= now]:
             self._continue(number)
         number = self.rng.randrange(WORKERS)
         what = self.rng.choice(["killed", "stopped", "stopped", "stopped", "drained", "left"])
         if what == "left" or (number in self.stopped and what != "killed"):
             return
-        self.done[what] += 1
         one = self.processes[number]
+        if what != "drained" and number not in self.stopped:
+            self._wait_for_work(one)
+        self.done[what] += 1
         if what == "stopped":
             one.send(signal.SIGSTOP)
-            self.stopped[number] = now + self.rng.uniform(0.2, 4 * LEASE)
+            # Mostly for longer than its lease.
+            self.stopped[number] = now + self.rng.choice([0.2, 2, 3, 4]) * LEASE
             return
         if what == "killed":
             one.kill()
             self.stopped.pop(number, None)
         else:
-            one.send(signal.SIGTERM)
-            one.wait(60)
-        one.close()
-        self.processes[number] = self._start()
+            one.send(signal.SIGTERM)  # it is started again once it has drained
+
+    def _wait_for_work(self, one: PythonProcess) -> None:
+        """Wait a little until it holds a job that takes some time, so that it is met in the middle."""
+        give_up = time.monotonic() + 1
+        while time.monotonic() < give_up and not one.ended:
+            try:
+                if self.tables.one(
+                    "select count(*) from {s}.job where status = 'leased' and task = 'long' and owner like %(owner)s",
+                    owner=f"%:{one.pid}:%",
+                ):
+                    return
+            except psycopg.Error:  # the server was restarted
+                self.tables.connect_anew()
+            time.sleep(0.05)
 
     def _continue(self, number: int) -> None:
         del self.stopped[number]
@@ -125,7 +144,7 @@ def enqueue_steadily(app: Scheduler, keys: Iterator[str], committed: list[str], 
     for key in keys:
         while not stop.is_set():
             try:
-                app.enqueue("long" if key[-1] in "37" else "work", key=key, unique="forever")
+                app.enqueue("long" if key.endswith("7") else "work", key=key, unique="forever")
                 committed.append(key)
                 break
             except FencingError:
@@ -146,7 +165,7 @@ def test_every_job_ends_once_in_effect_whatever_is_done_to_workers_and_server(
         tables.rows("create table effect (key text not null, token bigint not null)")
         for task in ("work", "long"):
             app.task(task)(print)
-        chaos, committed, stop = Chaos(dsn, random.Random(SEED)), list[str](), threading.Event()
+        chaos, committed, stop = Chaos(tables, random.Random(SEED)), list[str](), threading.Event()
         keys = (f"soak-{number}" for number in range(10**9))
         source = threading.Thread(target=enqueue_steadily, args=(app, keys, committed, stop), daemon=True)
         restarts = [SECONDS / 3, SECONDS * 2 / 3]
@@ -167,7 +186,8 @@ def test_every_job_ends_once_in_effect_whatever_is_done_to_workers_and_server(
             chaos.calm()
             tables.connect_anew()
             tables.rows("update {s}.schedule set paused = true")
-            eventually(lambda: _open(tables) == 0, "every job has ended", 120)
+            chaos.restore()
+            eventually(lambda: not _open(tables), "every job has ended", 120)
             for one in chaos.processes:
                 one.send(signal.SIGTERM)
             for one in chaos.processes:
@@ -180,8 +200,8 @@ def test_every_job_ends_once_in_effect_whatever_is_done_to_workers_and_server(
             chaos.close()
 
 
-def _open(tables: Tables) -> int:
-    return int(tables.one("select count(*) from {s}.job where status in ('ready', 'leased')"))
+def _open(tables: Tables) -> list[dict[str, Any]]:
+    return tables.rows("select * from {s}.job where status in ('ready', 'leased') limit 3")
 
 
 def summary(tables: Tables) -> dict[str, Any]:
@@ -202,6 +222,7 @@ def audit(tables: Tables, committed: list[str]) -> None:
     assert set(committed) - keys == set(), "jobs whose enqueuing was acknowledged are lost"
     assert tables.rows("select key from {s}.job group by key having count(*) > 1") == nothing
     assert set(tables.states()) == {"completed"}
+    assert tables.rows("select 1 from {s}.attempt where outcome = 'expired'"), "nobody was met in the middle"
 
     once = "select key, count(*) from effect group by key having count(*) > 1"
     assert tables.rows(once) == nothing, "jobs with two effects"

@@ -41,12 +41,23 @@ def test_what_a_hook_raises_stays_there_and_the_next_is_told(raised: BaseExcepti
     hooks.add(ClaimEvent, bad)
     hooks.add(ClaimEvent, told.append)
     for number in range(3):
-        hooks.tell(claim(number))
+        hooks.tell(claim(number), BaseException)
     assert told == [claim(0), claim(1), claim(2)]
     assert hooks.failures == 3
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None, "its trace is shown, once a minute"
+
+
+def test_a_ctrl_c_on_the_applications_own_thread_is_not_swallowed() -> None:
+    hooks = Hooks()
+
+    @lambda hook: hooks.add(ClaimEvent, hook)
+    def interrupted(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hooks.tell(claim(1))
 
 
 def test_a_worker_tells_in_order_on_another_thread_and_everything_before_it_ends() -> None:
