@@ -25,8 +25,11 @@ from adapters.email import (
 )
 from adapters.email._breaker import Circuit, Pace
 from adapters.email._claim import Claim
+from adapters.email._claims import claim_plan
 from adapters.email._hold import Database
+from adapters.email._outcome import Settlement
 from adapters.email._rescue import rescue_plan
+from adapters.email._settle import Through, dispatch_plan, group_plan, release_plan, sent_plan, settle_plan
 from scheduler.console.embedded import Drop, Exchange, SmtpSink
 
 OUTBOX = Outbox(from_="sender@example.org")
@@ -334,3 +337,47 @@ def test_a_relay_that_was_only_stopped_spares_the_copy_that_its_policy_would_sen
     memory = MemoryTransport(overtaken)
     assert relay(engine, memory).run_once() == RelayCounts(claimed=1, lost=1, evidence=1)
     assert (row(engine, "k0")["state"], bool(row(engine, "k0")["in_doubt"]), len(memory.sent)) == ("sent", False, 1)
+
+
+def test_an_older_token_writes_nothing_about_a_row_in_the_same_state_under_a_newer_one(engine: Engine) -> None:
+    database, leases = Database(engine), CounterLeases(engine)
+    put(engine, "k0")
+    older, newer = (Claim("same owner", leases.token(), 60) for _ in range(2))
+
+    def claimed(claim: Claim) -> int:
+        with engine.begin() as tx:
+            tx.execute(text("update fencing_outbox set lease_until = created_at where lease_until is not null"))
+        return database.run(lambda dialect: claim_plan(claim, 1, 5, dialect)).rows[0].id
+
+    number = claimed(older)
+    assert claimed(newer) == number
+    before = row(engine, "k0")
+    end = Settlement("sent", 1, None, "250 ok", {"reader0@example.org": ("sent", "250 ok")})
+    later = Settlement("pending", 1, 60.0, "450 later", {"reader0@example.org": ("pending", "450 later")})
+    dispatched = database.run(lambda dialect: dispatch_plan(older, {number: {}}, dialect))
+    assert dispatched == {number: "lost"}
+    assert database.run(lambda dialect: release_plan(older, [number], dialect)) == 0
+    assert database.run(lambda dialect: settle_plan(older, number, later, dialect)) == "lost"
+    assert row(engine, "k0") == before
+    assert database.run(lambda dialect: dispatch_plan(newer, {number: {}}, dialect)) == {number: "open"}
+    before = row(engine, "k0")
+    assert database.run(lambda dialect: sent_plan(older, {number: end}, dialect)) == set()
+    assert database.run(lambda dialect: settle_plan(older, number, end, dialect)) == "lost"
+    if engine.dialect.name == "postgresql":
+        through = Through("smtp")
+        assert database.run(lambda _: group_plan(older, {number: end}, [number], through)) == (set(), set())
+        assert row(engine, "k0") == before
+        assert database.run(lambda _: group_plan(newer, {number: end}, [], through)) == ({number}, set())
+        assert (row(engine, "k0")["state"], recipients(engine, "k0")) == ("sent", {"reader0@example.org": "sent"})
+    else:
+        assert row(engine, "k0") == before
+
+
+def test_whether_its_turn_has_come_is_the_claims_to_decide(engine: Engine) -> None:
+    """Parking is a hint: a row that is not parked and stands behind another one is left alone all the same."""
+    put(engine, "a1", "a2", order_key="a")
+    with engine.begin() as tx:
+        tx.execute(text("update fencing_outbox set waits = false"))
+    memory = MemoryTransport()
+    assert relay(engine, memory).run_once() == RelayCounts(claimed=1, sent=1)
+    assert [sent.recipients for sent in memory.sent] == [("reader0@example.org",)]
