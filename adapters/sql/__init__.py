@@ -1,4 +1,4 @@
-"""Fenced writes to SQL databases: PostgreSQL and SQLite, through SQLAlchemy and psycopg.
+"""Fenced writes to SQL databases: PostgreSQL, MariaDB, MySQL and SQLite, through SQLAlchemy and psycopg.
 
 The mark of a resource is a row of ``fencing_mark`` in the same database as the data, raised and locked in the
 transaction that writes the data.
