@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
@@ -157,11 +156,7 @@ class EnqueueFace:
         with self._here().link.use("enqueue many") as own:
             if unique is not None:
                 return enqueue_many_alone(own, self._statements, {**fixed, "trace": trace}, rows, unique)
-            queue, task, priority, attempts = (fixed[name] for name in ("queue", "task", "priority", "max_attempts"))
-            copied = [
-                (queue, task, json.loads(row.args), priority, row.due_at, row.exclusive, attempts) for row in rows
-            ]
-            return copy_jobs(own, self._statements, copied, trace)
+            return copy_jobs(own, self._statements, fixed, rows, trace)
 
     def _many_rows(
         self,

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
-
-from psycopg.types.json import Jsonb
 
 from fencing import Token
 from scheduler._connect import Connection
+from scheduler._enqueue import Row
 from scheduler._issuer import ensure_current
 from scheduler._lanes import Lanes
 from scheduler._sql import Statements
 from scheduler._store import Claimed, Rescued, Revoked, Settled, Settlement, Taken
 from scheduler.errors import IssuerError, NotMigratedError
+
+COPY_ROWS = 1000
+"""How many lines go to COPY at a time."""
 
 RESCUE_BATCH = 100
 """How many expired leases one sweep takes back at most."""
@@ -243,20 +244,36 @@ def why_revoked(connection: Connection, statements: Statements, tokens: Sequence
 
 
 def copy_jobs(
-    connection: Connection, statements: Statements, rows: Sequence[tuple[Any, ...]], trace: str | None = None
+    connection: Connection, statements: Statements, fixed: Mapping[str, Any], rows: Sequence[Row], trace: str | None
 ) -> int:
-    """Write jobs by COPY: (queue, task, args, priority, due_at or None, exclusive, max_attempts) each. Return how
-    many."""
+    """Write jobs by COPY; return how many. ``fixed`` holds what is the same for all of them.
+
+    The lines are put together here: the arguments are JSON text already, and the driver would look at each value of
+    each row.
+    """
     with connection.transaction():
-        now = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
+        # Written so that it is read alike whatever date style the session has.
+        instant = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
+        now = instant.isoformat()
+        before = "\t".join((_copied(fixed["queue"]), _copied(fixed["task"]), str(fixed["priority"]), ""))
+        after = "\t".join(("", str(fixed["max_attempts"]), _copied(trace), f"{now}\n"))
         with connection.cursor().copy(
             statements.fill(
-                "copy {schema}.job (queue, task, args, priority, due_at, exclusive, max_attempts, trace, created_at) "
+                "copy {schema}.job (queue, task, priority, args, due_at, exclusive, max_attempts, trace, created_at) "
                 "from stdin"
             )
         ) as copy:
-            for queue, task, args, priority, due_at, exclusive, max_attempts in rows:
-                copy.write_row((queue, task, Jsonb(args), priority, due_at or now, exclusive, max_attempts, trace, now))
-        for queue in dict.fromkeys(chain(row[0] for row in rows)):
-            connection.execute("select pg_notify(%s, %s)", (statements.channel, queue))
+            for start in range(0, len(rows), COPY_ROWS):
+                lines = [
+                    f"{before}{_copied(args)}\t{due_at.isoformat() if due_at else now}\t{_copied(exclusive)}{after}"
+                    for args, due_at, _, exclusive in rows[start : start + COPY_ROWS]
+                ]
+                copy.write("".join(lines))
+        connection.execute("select pg_notify(%s, %s)", (statements.channel, fixed["queue"]))
     return len(rows)
+
+
+def _copied(text: str | None) -> str:
+    """A value as COPY's text format holds it. Nothing that is written so has a line break or a tab: names are
+    printable, and JSON escapes them."""
+    return r"\N" if text is None else text.replace("\\", r"\\")

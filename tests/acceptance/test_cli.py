@@ -219,7 +219,8 @@ def test_bench_prints_one_ratio_for_each_name(pg_dsn: str) -> None:
     done = fencing("bench", "scheduler", "--json", "--rounds", "1", "--scale", "0.01", dsn=pg_dsn)
     assert done.returncode in (0, 1), done.stderr
     figures = json.loads(done.stdout)
-    assert "drain" in figures
+    flat = {"old_snapshot", "finished_rows", "future_rows", "many_workers"}
+    assert set(figures) == {"drain", "latency_p50", "latency_p99", "enqueue", "materialise"} | flat
     for one in figures.values():
         assert set(one) == {"ours", "base", "ratio", "better", "goal", "ok"}
         reached = one["ratio"] >= one["goal"] if one["better"] == "higher" else one["ratio"] <= one["goal"]

@@ -179,3 +179,21 @@ def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_
     assert set(lanes.parameters(bounded=False)["lane_ids"]) == {None}
     lanes.claimed([claimed("a", 0, 2, 3)], swept_all=True)
     assert lanes.parameters(bounded=True)["lane_ids"][0] == 3
+
+
+def test_bulk_enqueuing_writes_what_it_was_given(app: Scheduler, hand: Hand) -> None:
+    """The lines of COPY are put together by hand: what has a meaning there must arrive as it was."""
+    given = [
+        "a\\b",
+        "tab\there",
+        "line\nbreak\r",
+        "\\N",
+        "\\.",
+        '"quoted"',
+        "ä€😀",
+        None,
+        {"k": ["\\t", 1.5, True]},
+        "",
+    ]
+    assert app.enqueue_many("work", given, exclusive=lambda one: "back\\slash" if one is None else None) == len(given)
+    assert [job.args for job in hand.claim()] == given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import psycopg
 
@@ -14,7 +15,7 @@ SCHEMA = "fencing_bench"
 BATCH = 100
 
 # The least that a fenced queue can be: one table, a claim with SKIP LOCKED, a completion that checks owner and token.
-_RAW_TABLE = """
+RAW_TABLE = """
 drop table if exists fencing_bench_raw;
 create table fencing_bench_raw (
     id bigint generated always as identity primary key, due_at timestamptz not null,
@@ -27,7 +28,7 @@ insert into fencing_bench_raw (due_at, payload)
 select now() - interval '1 hour' + i * interval '1 millisecond', jsonb_build_object('n', i)
 from generate_series(1, %s) i
 """
-_RAW_CLAIM = """
+RAW_CLAIM = """
 update fencing_bench_raw set status = 'leased', owner = %s, token = token + 1, lease_until = now() + interval '30 s'
 where id = any(array(select id from fencing_bench_raw where status = 'ready' and due_at <= now() order by due_at, id
     limit %s for update skip locked))
@@ -40,34 +41,61 @@ returning r.id
 """
 
 
-def ours(servers: Servers, scale: float) -> float:
-    jobs = int(JOBS * scale)
-    with psycopg.connect(servers.postgres, autocommit=True) as connection:
+def filled(dsn: str, jobs: int, **options: Any) -> Scheduler:
+    """A scheduler in a schema of its own with no-op jobs that are due."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"drop schema if exists {SCHEMA} cascade")
-        app = Scheduler(servers.postgres, schema=SCHEMA)
-        app.migrate()
-        app.task("no-op")(_no_op)
-        app.enqueue_many("no-op", ({"n": number} for number in range(jobs)))
+    app = Scheduler(dsn, schema=SCHEMA)
+    app.migrate()
+    app.task("no-op")(no_op)
+    app.enqueue_many("no-op", ({"n": number} for number in range(jobs)), **options)
+    return app
+
+
+def tidy(dsn: str, *statements: str) -> None:
+    """Run statements, each by itself; then look at the tables as autovacuum would, and write out what is dirty."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
         connection.execute(f"vacuum analyze {SCHEMA}.job")
         connection.execute("checkpoint")
-        began = time.perf_counter()
-        counts = app.run_until_idle()
-        elapsed = time.perf_counter() - began
-        app.close()
-        connection.execute(f"drop schema {SCHEMA} cascade")
+
+
+def drained(app: Scheduler, jobs: int) -> float:
+    """Run what is due; return jobs a second, and close the scheduler."""
+    began = time.perf_counter()
+    counts = app.run_until_idle()
+    elapsed = time.perf_counter() - began
+    app.close()
     if counts.completed != jobs:
         raise RuntimeError(f"{counts.completed} of {jobs} jobs were completed: the figure would be worth nothing")
     return jobs / elapsed
 
 
-def _no_op(job: Job) -> None:
+def drop(dsn: str) -> None:
+    """Remove the schema."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"drop schema if exists {SCHEMA} cascade")
+
+
+def no_op(job: Job) -> None:
     """Do nothing."""
 
 
+def ours(servers: Servers, scale: float) -> float:
+    """Jobs a second, by one worker."""
+    jobs = max(1, int(JOBS * scale))
+    app = filled(servers.postgres, jobs)
+    tidy(servers.postgres)
+    rate = drained(app, jobs)
+    drop(servers.postgres)
+    return rate
+
+
 def base(servers: Servers, scale: float) -> float:
-    jobs = int(JOBS * scale)
+    jobs = max(1, int(JOBS * scale))
     with psycopg.connect(servers.postgres, autocommit=True) as connection:
-        connection.execute(_RAW_TABLE)
+        connection.execute(RAW_TABLE)
         connection.execute(_RAW_SEED, (jobs,))
         connection.execute("vacuum analyze fencing_bench_raw")
         connection.execute("checkpoint")
@@ -75,7 +103,7 @@ def base(servers: Servers, scale: float) -> float:
         connection.execute("set plan_cache_mode = force_generic_plan")
         done = 0
         began = time.perf_counter()
-        while rows := connection.execute(_RAW_CLAIM, ("raw", BATCH)).fetchall():
+        while rows := connection.execute(RAW_CLAIM, ("raw", BATCH)).fetchall():
             settled = connection.execute(_RAW_COMPLETE, ([row[0] for row in rows], [row[1] for row in rows], "raw"))
             done += len(settled.fetchall())
         elapsed = time.perf_counter() - began
