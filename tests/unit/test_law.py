@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 
 import pytest
 
 from fencing import Token, errors
-from fencing._law import Mark, Verdict, check_resources, judge, reject
+from fencing._law import Mark, Verdict, check_resources, judge, order, reject
 
+LATE = timedelta(seconds=3)
 A, B = "11111111-aaaa", "22222222-bbbb"
 
 
@@ -55,6 +57,43 @@ def test_a_rejection_carries_its_facts_through_pickle() -> None:
             "postgresql",
         )
         assert all(word in str(error) for word in ("invoice/1", str(token(4)), str(token(5)), "worker-b", "postgresql"))
+
+
+def test_a_floor_refuses_what_lies_below_it_where_there_is_no_mark() -> None:
+    assert judge(None, token(4), floor=5) is Verdict.BELOW_FLOOR
+    assert judge(None, token(4), "reject", 5) is Verdict.BELOW_FLOOR
+    assert judge(None, token(5), floor=5) is Verdict.ADVANCED
+    assert judge(token(3), token(4), floor=5) is Verdict.ADVANCED, "a mark that is there decides"
+
+
+@pytest.mark.parametrize(
+    ("mark", "floor", "late", "says", "facts"),
+    [
+        (Mark(token(5), "b", None), 0, None, f"mark {token(5)} set by b: ", (token(5), "b", None)),
+        (Mark(token(5), "", None), 0, LATE, f"mark {token(5)} set by an unnamed holder: ", (token(5), "", LATE)),
+        (None, 0, None, "no mark: ", (None, None, None)),
+        (None, 7, None, "no mark, floor 7: ", (None, None, None)),
+    ],
+)
+def test_a_rejection_says_what_was_met(
+    mark: Mark | None, floor: int, late: timedelta | None, says: str, facts: tuple[object, ...]
+) -> None:
+    with pytest.raises(errors.StaleTokenError) as caught:
+        reject(Verdict.STALE, "a", token(4), mark, "db", floor, late)
+    assert (caught.value.mark, caught.value.holder, caught.value.late) == facts
+    assert str(caught.value).startswith(f"db refused a write to 'a': presented {token(4)}, {says}")
+
+
+def test_two_tokens_are_older_equal_or_newer_or_say_why_not() -> None:
+    assert [order(token(value), token(5)) for value in (4, 5, 6)] == [-1, 0, 1]
+    for other, kind, why in (
+        (token(5, issuer="depot"), errors.IssuerMismatchError, "tokens of two issuers have no order"),
+        (token(5, lineage=B), errors.LineageConflictError, "equal values of two lineages have no order"),
+    ):
+        with pytest.raises(kind) as caught:
+            order(token(5), other)
+        assert str(caught.value) == f"{why}: {token(5)} and {other}"
+        assert (caught.value.presented, caught.value.mark) == (token(5), other)
 
 
 def test_tokens_of_one_issuer_are_ordered() -> None:
@@ -108,3 +147,26 @@ def test_bad_resource_names_are_refused(name: str) -> None:
 
 def test_a_resource_name_may_have_512_bytes() -> None:
     assert check_resources(("ä" * 256,)) == ("ä" * 256,)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        (7, TypeError, "a resource is named by a str, not int (7)"),
+        ("", ValueError, "a resource's name is empty; name what the write changes, for example 'invoice/42'"),
+        (
+            "x" * 513,
+            ValueError,
+            f"a resource's name has at most 512 bytes of UTF-8, this one 513: {'x' * 60!r}…",
+        ),
+    ],
+)
+def test_a_bad_resource_name_is_told_as_what_it_is(name: object, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind) as caught:
+        check_resources((name,))  # type: ignore[arg-type]
+    assert str(caught.value) == says
+
+
+def test_a_rejection_without_a_floor_names_none() -> None:
+    with pytest.raises(errors.MarkMissingError, match="no mark: the resource has no mark"):
+        reject(Verdict.MARK_MISSING, "a", token(4), None, "db")
