@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 from support.outbox import CounterLeases, mail, outbox_engine, recipients, row
 from support.waiting import eventually
 
@@ -26,6 +26,7 @@ from adapters.email import (
 from adapters.email._breaker import Circuit, Pace
 from adapters.email._claim import Claim
 from adapters.email._claims import claim_plan
+from adapters.email._commits import Commits
 from adapters.email._hold import Database
 from adapters.email._outcome import Settlement
 from adapters.email._rescue import rescue_plan
@@ -120,18 +121,36 @@ def test_connections_serve_at_once_and_each_message_is_dispatching_before_its_co
     assert set(recipients(engine, "k5").values()) == {"sent"}
 
 
-def test_what_several_connections_write_goes_into_few_commits(pg: Engine, smtp_sink: SmtpSink) -> None:
-    commits = []
-    event.listen(pg, "commit", lambda _: commits.append(1))
-    put(pg, *(f"k{number}" for number in range(30)))
-    commits.clear()
-    stop = threading.Event()
-    with Serving(relay(pg, smtp(smtp_sink), connections=4, batch=30, idle=0.05)):
-        eventually(lambda: states(pg) == {"sent": 30}, "all are sent", timeout=30)
-    stop.set()
-    # The claim and little else: 60 words about 30 messages went the short way, each statement its own transaction.
-    assert len(commits) < 20
-    assert row(pg, "k7")["attempts"] == 1
+def test_what_waits_for_a_commit_goes_together_with_the_next_one(pg: Engine) -> None:
+    put(pg, "k0", "k1", "k2", "k3")
+    claim = Claim("relay", CounterLeases(pg).token(), 60)
+    first, *others = (row.id for row in Database(pg).run(lambda dialect: claim_plan(claim, 4, 5, dialect)).rows)
+    commits = Commits(Database(pg), Through("smtp"), threading.Event())
+    written, run = [], commits._line.run
+
+    def counting(make: Any) -> Any:
+        written.append(1)
+        return run(make)
+
+    commits._line.run = counting  # type: ignore[method-assign]
+    answers: dict[int, str] = {}
+
+    def gate(number: int) -> threading.Thread:
+        thread = threading.Thread(target=lambda: answers.update({number: commits.gate(claim, number, {})}))
+        thread.start()
+        return thread
+
+    with pg.begin() as held:
+        held.execute(text("select 1 from fencing_outbox where id = :id for update"), {"id": first})
+        threads = [gate(first)]
+        eventually(lambda: bool(written) and not commits._gates, "the first one waits for the row")
+        threads += [gate(number) for number in others]
+        eventually(lambda: len(commits._gates) == 3, "the others wait for it")
+    for thread in threads:
+        thread.join(20)
+    assert answers == dict.fromkeys((first, *others), "open")
+    assert len(written) == 2
+    commits.close()
 
 
 def test_a_running_relay_gives_back_what_it_has_not_begun(engine: Engine, smtp_sink: SmtpSink) -> None:
