@@ -187,7 +187,11 @@ def test_every_job_ends_once_in_effect_whatever_is_done_to_workers_and_server(
             tables.connect_anew()
             tables.rows("update {s}.schedule set paused = true")
             chaos.restore()
-            eventually(lambda: not _open(tables), "every job has ended", 120)
+            try:
+                eventually(lambda: not _open(tables), "every job has ended", 120)
+            except AssertionError as error:
+                logs = "\n".join(f"{one.pid}, ended {one.ended}: {one.errors[-3000:]}" for one in chaos.processes)
+                raise AssertionError(f"{error}: {_open(tables)}; sessions {tables.sessions()}\n{logs}") from None
             for one in chaos.processes:
                 one.send(signal.SIGTERM)
             for one in chaos.processes:
