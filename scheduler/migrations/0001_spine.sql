@@ -78,7 +78,7 @@ create index job_ready on {schema}.job (queue, task, priority desc, due_at, id) 
 create index job_exclusive on {schema}.job (queue, task, exclusive, priority desc, due_at, id)
     where status = 'ready' and exclusive is not null;
 -- Small: what is running now. Without lease_until, so that a renewal rewrites no index.
-create index job_leased on {schema}.job (queue, id) where status = 'leased';
+create index job_leased on {schema}.job (id, queue) where status = 'leased';
 -- The claim sees to it by itself (see slot); this is what stands behind it.
 create unique index job_exclusive_live on {schema}.job (exclusive) where status = 'leased' and exclusive is not null;
 -- A key is unique while its job is alive, unless it is unique for ever.

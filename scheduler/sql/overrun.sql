@@ -6,6 +6,6 @@ select id, token, attempt, max_attempts, task
 from {schema}.job
 where status = 'leased' and task = any(%(tasks)s::text[])
     and claimed_at < (select {schema}.clock()) - make_interval(secs => (%(limits)s::float8[])[array_position(%(tasks)s::text[], task)])
-order by queue, id
+order by id
 limit %(batch)s
 for update skip locked

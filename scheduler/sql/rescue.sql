@@ -13,7 +13,7 @@ rescued as (
             select id from {schema}.job
             where status = 'leased' and lease_until < (select now from instant)
                 and queue = any(%(queues)s::text[]) and task = any(%(tasks)s::text[])
-            order by queue, id
+            order by id
             limit %(batch)s
             for update skip locked
         ))
