@@ -148,6 +148,14 @@ def test_another_transaction_is_not_permitted_by_a_fence_elsewhere(pg: str) -> N
         refused(pg, PUT, id="a", owner=1)
 
 
+def test_a_fence_that_another_transaction_committed_meanwhile_permits_nothing(pg: str) -> None:
+    with psycopg.connect(pg, autocommit=True) as bare, pytest.raises(psycopg.DatabaseError, match="outside a fenced"):
+        with bare.transaction():
+            bare.execute("select 1")
+            raise_fence(sql_doors.engine(pg), "a", token=token(5))
+            bare.execute("insert into ledger values ('a', 1)")
+
+
 def test_a_permission_is_explicit_recorded_and_ends_with_its_block(address: str) -> None:
     with sql_doors.engine(address).begin() as connection:
         with unfenced(connection, "import of the old books"):

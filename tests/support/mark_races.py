@@ -1,12 +1,13 @@
 """Races of two holders at one mark of PostgreSQL, which a guard with the wrong locks loses."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 import psycopg
 
+from adapters.sql import compact
 from fencing import Token, errors, fenced_write, read_mark
 from support.downstreams import PsycopgDownstream
 from support.locks import blockers, eventually
@@ -16,13 +17,13 @@ OLDER, NEWER = Token(2**53, "shop", "l1"), Token(2**53 + 1, "shop", "l1")
 
 def race(downstream: PsycopgDownstream) -> tuple[str, int]:
     """Two holders of one resource on two connections of PostgreSQL, ordered by the locks that they wait for."""
-    for number, example in enumerate((older_comes_second, newer_comes_second), 1):
+    for number, example in enumerate((older_comes_second, newer_comes_second, compaction_comes_second), 1):
         downstream.fresh("create")
         try:
             example(downstream.dsn)
         except AssertionError as exc:
             return f"{example.__name__}: {exc}", number
-    return "", 2
+    return "", 3
 
 
 def older_comes_second(dsn: str) -> None:
@@ -51,6 +52,20 @@ def newer_comes_second(dsn: str) -> None:
     assert mark_of(dsn) == NEWER
 
 
+def compaction_comes_second(dsn: str) -> None:
+    """Marks are compacted while an older holder is making one: the floor is set after that, so that it is seen."""
+    try:
+        with _Second(dsn, NEWER, lambda connection: compact(connection, NEWER, idle=0)) as second:
+            with _begun(dsn, OLDER):
+                waits = second.waits_or_ends()
+            assert waits, f"the floor {NEWER} was set while {OLDER} was making a mark, which stands below it now"
+            second.result()
+        assert mark_of(dsn) is None
+    finally:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("update fencing_floor set floors = '{}'")
+
+
 def mark_of(dsn: str) -> Token | None:
     """The mark of the resource of the races."""
     with psycopg.connect(dsn) as connection, connection.transaction():
@@ -70,8 +85,10 @@ def _begun(dsn: str, token: Token) -> Iterator[psycopg.Connection[Any]]:
 class _Second:
     """A holder who comes second, on a thread and a connection of its own."""
 
-    def __init__(self, dsn: str, token: Token) -> None:
+    def __init__(self, dsn: str, token: Token, act: Callable[[Any], object] | None = None) -> None:
+        """``act``: what is done in the transaction instead of a write."""
         self._dsn = dsn
+        self._act = act
         self._token = token
         self._pool = ThreadPoolExecutor(1)
         self._done: Future[None] | None = None
@@ -97,5 +114,9 @@ class _Second:
         self._done.result(timeout=20)
 
     def _write(self) -> None:
+        if self._act is not None:
+            with self._connection.transaction():
+                self._act(self._connection)
+            return
         with self._connection.transaction(), fenced_write(self._connection, "invoice/1", token=self._token):
             self._connection.execute("insert into kit_value values (gen_random_uuid()::text, 'second')")

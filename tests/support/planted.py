@@ -70,6 +70,11 @@ def _no_lock_on_repeat(sql: Dialect) -> Mapping[str, str]:
     }
 
 
+def _floor_not_held(sql: Dialect) -> Mapping[str, str]:
+    """Who makes a mark looks at the floor, and does not keep it where it is."""
+    return {"read_floors": edited(sql.read_floors, " for share", "")}
+
+
 def _check_by_snapshot(sql: Dialect) -> Mapping[str, str]:
     """The mark is looked at by a plain select, and written whatever it has become."""
     newer = """select from fencing_mark where resource = cast(:resource as text) and (issuer <> cast(:issuer as text)
@@ -147,6 +152,7 @@ POSTGRESQL: dict[str, tuple[str, tuple[str, ...], Edit]] = {
         ("contract", "race"),
         _no_lock_on_repeat,
     ),
+    "floor read without a lock": ("slatedb #1622", ("race",), _floor_not_held),
     "check by a plain select": ("mithril, openbao", ("race",), _check_by_snapshot),
 }
 LUA: dict[str, tuple[str, tuple[str, ...], list[tuple[str, str]]]] = {
