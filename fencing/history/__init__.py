@@ -23,9 +23,10 @@ from fencing.history._events import (
 )
 
 if TYPE_CHECKING:
-    from fencing.history._check import Checked, Violation, check_history
+    from fencing.history._check import Checked, check_history
     from fencing.history._html import draw_html
     from fencing.history._terminal import draw_text
+    from fencing.history._violations import Violation
 
 __all__ = [
     "Checked",
@@ -48,7 +49,7 @@ __all__ = [
 
 _LAZY = {
     "Checked": "_check",
-    "Violation": "_check",
+    "Violation": "_violations",
     "check_history": "_check",
     "draw_html": "_html",
     "draw_text": "_terminal",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fencing.history import Checked, Event, JsonLines, Kind, Outcome, check_history, effects, read_events
-from fencing.history._check import Rule
+from fencing.history._violations import Rule
 
 SQL, JOB = "postgresql:shop", "job/1"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fencing import Token
-from fencing.history._check import Rule
+from fencing.history._violations import Rule
 from fencing.testing import MemoryGuard, RecordingDownstream, RecordingGuard, check_history, concurrent_history
 from fencing.testing._memory_downstream import Tape
 
