@@ -59,8 +59,6 @@ TASKS = f"""
         except errors.StaleTokenError:
             return
         time.sleep(random.choice([0, 1]) * {LEASE})
-
-    app.schedule("tick", "* * * * * *", seconds=True, tz="UTC", task="work", catch_up="all", catch_up_limit=1000)
 """
 
 
@@ -169,9 +167,13 @@ def test_every_job_ends_once_in_effect_whatever_is_done_to_workers_and_server(
         keys = (f"soak-{number}" for number in range(10**9))
         source = threading.Thread(target=enqueue_steadily, args=(app, keys, committed, stop), daemon=True)
         restarts = [SECONDS / 3, SECONDS * 2 / 3]
-        began = time.monotonic()
+        # Stored here, so that it is there to be paused at the end however long workers took to start.
+        often = {"seconds": True, "catch_up_limit": 1000}
+        app.put_schedule("tick", "* * * * * *", tz="UTC", task="work", reason="the soak", **often)
         try:
             chaos.begin()
+            eventually(lambda: len(tables.sessions("claim")) == WORKERS, "all workers are at work", 60)
+            began = time.monotonic()
             source.start()
             while (passed := time.monotonic() - began) < SECONDS:
                 if restarts and passed >= restarts[0]:
