@@ -161,18 +161,19 @@ def _record(tx: Tx, schema: str | None, kind: str, table: str, detail: str) -> P
     yield Statement(sql.insert_act, facts)
 
 
+# By its exact name: to_regclass() fails on a name that would need quotes, on older servers.
 _FIND = """select c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relispartition
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(cast(:name as text))"""
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.relname = cast(:table as text)
+        and (n.nspname = cast(:space as text) or (cast(:space as text) is null and pg_table_is_visible(c.oid)))"""
 _PARTITIONS = """select n.nspname, c.relname from pg_partition_tree(cast(cast(:oid as bigint) as regclass)) p
     join pg_class c on c.oid = p.relid join pg_namespace n on n.oid = c.relnamespace
     where c.relkind in ('r', 'p') order by p.level, n.nspname, c.relname"""
 
 
 def _find(tx: Tx, name: str) -> Plan[tuple[Any, ...]]:
-    rows = yield Statement(_FIND, {"name": name})
-    if not rows:
-        # As it is written, where it needs quotes.
-        rows = yield Statement(_FIND, {"name": ".".join(map(triggers.quoted, name.split(".", 1)))})
+    space, _, table = name.rpartition(".")
+    rows = yield Statement(_FIND, {"space": space or None, "table": table})
     if not rows:
         raise ValueError(f"{tx.downstream}: there is no table {name}; nothing was changed")
     return rows[0]
