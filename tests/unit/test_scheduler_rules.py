@@ -315,3 +315,60 @@ def test_each_failure_of_the_database_is_told_from_the_others(error: psycopg.Err
 def test_what_is_final_only_comes_back_by_a_replay() -> None:
     assert {(start, end) for start, end in TRANSITIONS if start in FINAL} == {("dead", "ready"), ("cancelled", "ready")}
     assert {state for pair in TRANSITIONS for state in pair} == set(STATES)
+
+
+# -- the edges of the rules, where a mutation would go unnoticed
+
+
+@pytest.mark.parametrize("attempts", [1, 2**31 - 1])
+@pytest.mark.parametrize("wait", [0, 0.5, MAX_WAIT])
+def test_the_outermost_retries_are_allowed(attempts: int, wait: float) -> None:
+    assert Retry(attempts, base=wait, cap=wait).max_attempts == attempts
+    assert RetryIn(wait).seconds == wait
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "says"),
+    [
+        (lambda: Retry(base=-1), ValueError, "Retry: base is a number of seconds from 0 to "),
+        (lambda: Retry(cap=-1), ValueError, "Retry: cap is a number of seconds from 0 to "),
+        (lambda: RetryIn(1, 7), TypeError, "RetryIn: the reason is a text, not int"),
+    ],
+)
+def test_a_bad_retry_is_told_by_its_name(make: Any, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value).startswith(says)
+
+
+def test_the_given_source_of_chance_is_the_one_that_is_used() -> None:
+    assert Retry(base=8.0, cap=60.0).delay(2, random.Random(1)) == random.Random(1).uniform(0, 16.0)
+    assert yield_delay(2, random.Random(1)) == random.Random(1).uniform(0.1, 0.2)
+
+
+def test_what_was_due_exactly_at_the_end_of_the_grace_is_not_late() -> None:
+    at_the_edge, late = occurrence(-1), occurrence(-1.001)
+    for grace in (None, timedelta(minutes=1)):
+        planned = plan_catch_up([late, at_the_edge], NOW, "none", 5, grace)
+        assert [one.skipped for one in planned] == ["missed, catch-up is 'none'", None]
+
+
+def test_each_policy_tells_its_own_reason() -> None:
+    given = [occurrence(minutes) for minutes in (-30, -20, -10)]
+    assert [one.skipped for one in plan_catch_up(given, NOW, "all", 2, None)] == [
+        "missed, over the catch-up limit",
+        None,
+        None,
+    ]
+    assert [one.skipped for one in plan_catch_up(given, NOW, "latest", 2, None)] == [
+        "missed, catch-up is 'latest'"
+    ] * 2 + [None]
+    assert plan_catch_up(given, NOW, "all", 0, None)[-1].skipped == "missed, over the catch-up limit"
+
+
+def test_a_fast_worker_waits_until_half_a_batch_is_wanted() -> None:
+    """Four hundred a second: a hundred are held ready, and fifty make a claim."""
+    fast = {"running": 8, "per_second": 400, "batch": 100, "shortest_lease": 30.0}
+    assert room(8, waiting=50, **fast) == 50
+    assert room(8, waiting=51, **fast) == 0
+    assert room(8, waiting=0, **(fast | {"per_second": 4})) == 1, "with nothing waiting a trickle is welcome"
