@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -62,8 +63,8 @@ def _put_schedules(app: Scheduler, count: int) -> None:
 
 
 def _run(server: Postgres, dsn: str, app: Scheduler, minutes: float) -> dict[str, object]:
-    workers = [worker(dsn, TASKS, "concurrency=8") for _ in range(WORKERS)]
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with ExitStack() as stack, psycopg.connect(dsn, autocommit=True) as connection:
+        workers = [stack.enter_context(worker(dsn, TASKS, "concurrency=8")) for _ in range(WORKERS)]
         # The first minute is for warming up: what is due in it is not counted.
         time.sleep(60)
         connection.execute("checkpoint")
@@ -82,7 +83,6 @@ def _run(server: Postgres, dsn: str, app: Scheduler, minutes: float) -> dict[str
             one.send(signal.SIGTERM)
         for one in workers:
             one.wait(60)
-            one.close()
         lag = connection.execute(
             "select count(*), percentile_cont(array[0.5, 0.95, 0.99, 1.0]) within group"
             " (order by extract(epoch from claimed_at - due_at)) from fencing.job"
