@@ -92,7 +92,8 @@ def _run(server: Postgres, dsn: str, app: Scheduler, minutes: float) -> dict[str
         left = connection.execute(
             "select count(*) from fencing.job where due_at < %s and status <> 'completed'", (end,)
         ).fetchall()[0][0]
-    assert measured is not None
+    if measured is None or not lag[0]:
+        raise SystemExit("nothing was due in so short a time: try --minutes 1")
     return {
         "jobs a minute": round(lag[0] / elapsed * 60),
         "jobs": lag[0],
