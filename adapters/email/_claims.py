@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
 from adapters.email._order import wake_plan
 from adapters.email._rescue import Rescued, rescue_plan
-from adapters.email._sql import after, among, clock, ids, now, one_of
+from adapters.email._sql import after, among, clock, from_database, ids, now, one_of
 from adapters.email._states import HELD, UNFINISHED, Policy, in_states, sources, sql_list
 
 INLINE_BYTES = 262_144
@@ -37,6 +38,12 @@ class Row:
     def provider_key(self) -> str:
         """The name of this sending to a provider; see :class:`~adapters.email._transport.Outgoing`."""
         return provider_key(self.sending, self.recipients)
+
+
+def sending_of(number: int, key: str, generation: int, created_at: Any) -> str:
+    """What tells a message, and how often a person had it sent anew, from all others: the same for every relay, in
+    whatever time zone its session gives times."""
+    return f"{number} {key} {generation} {from_database(created_at)}"
 
 
 def provider_key(sending: str, recipients: tuple[str, ...]) -> str:
@@ -167,7 +174,7 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
                 failed_before=any(state == "failed" for _, state in recipients[row[0]]),
                 policy=row[8],
                 in_doubt=bool(row[9]),
-                sending=f"{row[0]} {row[1]} {row[10]} {row[11]}",
+                sending=sending_of(row[0], row[1], row[10], row[11]),
             )
             for row in claimed
         ),

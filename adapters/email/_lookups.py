@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
-from adapters.email._claims import provider_key
+from adapters.email._claims import provider_key, sending_of
 from adapters.email._order import wake_plan
 from adapters.email._outcome import LOOK_AFTER
 from adapters.email._sql import after, among, clean, clock, ids, now, one_of
@@ -69,7 +69,7 @@ def doubts_plan(claim: Claim, transport: str, batch: int, dialect: str) -> Plan[
             mail_from=row[4],
             recipients=tuple(recipients[row[0]]),
             message=bytes(row[5]),
-            sending=f"{row[0]} {row[1]} {row[6]} {row[7]}",
+            sending=sending_of(row[0], row[1], row[6], row[7]),
         )
         for row in rows
     ]

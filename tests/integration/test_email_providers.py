@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, text
 from support.mail_provider import MailProvider
 from support.outbox import CounterLeases, audit, mail, outbox_engine, recipients, row
 
@@ -109,6 +109,24 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_key_and_arrives_once(
     assert len(provider.accepted) == 1
     assert provider.requests[0] == provider.requests[1]
     assert not row(engine, key)["in_doubt"]
+
+
+def test_the_key_is_the_same_whatever_the_time_zone_of_a_relays_session(
+    engine: Engine, provider: MailProvider, key: str
+) -> None:
+    """Drivers give times in the session's zone (PGTZ, a setting of the role): the provider must not see another key."""
+    provider.faults.append("accept and drop")
+    put(engine, key, policy="keyed")
+    assert relay(engine, http(provider)).run_once() == RelayCounts(claimed=1, retried=1)
+    make_due(engine, key)
+    elsewhere = {"options": "-c timezone=Asia/Tokyo"} if engine.dialect.name == "postgresql" else {}
+    other = create_engine(engine.url, connect_args=elsewhere)
+    try:
+        assert relay(other, http(provider)).run_once() == RelayCounts(claimed=1, sent=1)
+    finally:
+        other.dispose()
+    assert provider.requests[0] == provider.requests[1]
+    assert len(provider.accepted) == 1
 
 
 def test_past_the_providers_window_nothing_is_sent_again_by_itself(
