@@ -130,6 +130,10 @@ class Materialiser:
         """Do something with a schedule, or leave it to processes that can, until the next round."""
         try:
             return work()
+        except (psycopg.IntegrityError, psycopg.DataError) as exc:
+            # What it wanted to write was rolled back to its savepoint: see _rezoned.
+            self._leave(name, exc)
+            return None
         except psycopg.Error:
             raise
         except Exception as exc:  # noqa: BLE001 - a fault in one schedule must not stop the others, whatever it is

@@ -455,6 +455,30 @@ def test_what_newer_data_moves_behind_the_cursor_runs_late_and_not_never(
     assert len(ground.tables.jobs()) == 1, "the same occurrence, not another at the old time"
 
 
+def test_a_schedule_whose_key_is_taken_stops_no_other_when_the_zone_data_changes(
+    ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
+) -> None:
+    """10:30, an hour ahead by the old data, is behind the cursor by the new."""
+    old_zones(True)
+    ground.at(utc("2026-11-10T00:00"))
+    for name in ("daily", "taken"):
+        put(app, name, "30 9,10 * * *", tz="America/Vancouver")
+    put(app, "hourly", "0 * * * *", tz="America/Vancouver")
+    ground.step(utc("2026-11-10T17:31"))
+    own = app.enqueue("other", key="taken@2026-11-10T10:30:00[America/Vancouver]/0", due_at=utc("2027-01-01T00:00"))
+    old_zones(False)
+    ground.materialise()
+    both = [(utc("2026-11-10T17:30"), "enqueued")] * 2
+    assert ground.ledger("daily") == both
+    assert ground.ledger("taken") == both[:1]
+    assert ground.tables.schedule("taken")["zone_version"] == "2025b", "to be tried again"
+    ground.step(utc("2026-11-10T18:00"))
+    assert ground.ledger("hourly")[-1] == (utc("2026-11-10T18:00"), "enqueued")
+    app.cancel(own.id, reason="the key is free again")
+    ground.materialise()
+    assert ground.ledger("taken") == both, "late, and not lost"
+
+
 def test_what_ran_under_the_old_data_does_not_run_again_under_the_new(
     ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
 ) -> None:
