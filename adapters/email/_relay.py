@@ -107,6 +107,7 @@ class Relay:
         self._look_up = look_up_of(self._transport)
         self._idle = idle
         self._woken = threading.Event()
+        self._fruitless = False
         self._turn = threading.Lock()
         self._unavailable = ""
         self._swept: str | None = None
@@ -223,12 +224,19 @@ class Relay:
                     run.finished.wait()
                 finally:
                     self._turn.acquire()
+                # What is due may not be taken by this relay: another issuer's, another transport's, another's turn.
+                self._fruitless = not (
+                    counts.claimed or counts.expired or counts.doubtful or counts.rescued or counts.looked_up
+                )
         finally:
             self._turn.release()
 
     def _wait_for_work(self, crew: Crew, stop: threading.Event) -> int:
         """How many rows to claim now, once something is due and there is room for it; 0 if it is time to stop."""
         while not stop.is_set():
+            if self._fruitless:
+                self._fruitless = False
+                self._woken.wait(self._idle)
             self._woken.clear()
             pause = self._circuit.remaining()
             if pause:

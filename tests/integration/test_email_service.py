@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from adapters.email._hold import Database
 from adapters.email._outcome import Settlement
 from adapters.email._rescue import rescue_plan
 from adapters.email._settle import Through, dispatch_plan, group_plan, release_plan, sent_plan, settle_plan
+from fencing import Lease
 from scheduler.console.embedded import Drop, Exchange, SmtpSink
 
 OUTBOX = Outbox(from_="sender@example.org")
@@ -88,6 +90,40 @@ class Serving:
         self.stop.set()
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+
+# -- nothing to take
+
+
+class CountedLeases(CounterLeases):
+    """Says when it was asked more often than it should have been."""
+
+    def __init__(self, engine: Engine, most: int) -> None:
+        super().__init__(engine)
+        self.left = most
+        self.too_many = threading.Event()
+
+    def lease(self, name: str, *, ttl: float, wait: float = 0) -> AbstractContextManager[Lease]:
+        self.left -= 1
+        if self.left < 0:
+            self.too_many.set()
+        return super().lease(name, ttl=ttl, wait=wait)
+
+
+def test_what_is_due_and_may_not_be_taken_is_looked_at_now_and_then_and_holds_up_nothing(engine: Engine) -> None:
+    """Another issuer's message; and one whose turn comes after a message that is tried again in an hour."""
+    put(engine, "strange", "first", "second")
+    with engine.begin() as tx:
+        tx.execute(text("update fencing_outbox set issuer = 'other', lineage = 'x', token = 1 where key = 'strange'"))
+        tx.execute(text("update fencing_outbox set order_key = 'o' where key <> 'strange'"))
+        tx.execute(text("update fencing_outbox set due_at = '2100-01-01 00:00:00.000000' where key = 'first'"))
+    leases, transport = CountedLeases(engine, most=4), MemoryTransport()
+    service = Relay(engine, transport, leases=leases, idle=30)
+    with Serving(service):
+        assert not leases.too_many.wait(0.5)
+        put(engine, "new")
+        service.wake()
+        eventually(lambda: states(engine).get("sent") == 1, "the new message is sent")
 
 
 # -- several connections
