@@ -5,6 +5,9 @@ from __future__ import annotations
 import getpass
 import importlib
 import json
+import os
+import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
@@ -14,10 +17,20 @@ import click
 
 from scheduler import Scheduler
 
+_DAY = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?")
+
+
+def who() -> str:
+    """Say who acts: the user and the host."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        name = f"uid {os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
+
+
 reason_option = click.option("--reason", required=True, help="Why; kept in the audit.")
-actor_option = click.option(
-    "--actor", default=getpass.getuser, show_default="your user name", help="Who; kept in the audit."
-)
+actor_option = click.option("--actor", default=who, show_default="you@here", help="Who; kept in the audit.")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +49,15 @@ def act_options(command: F) -> F:
     return reason_option(actor_option(command))
 
 
+def read_moment(text: str) -> datetime:
+    """Read ISO 8601, with a zone if there is one; a day alone is its midnight.
+
+    Python takes the sign of an offset that follows a day for what stands before the time of day.
+    """
+    day = _DAY.fullmatch(text)
+    return datetime.fromisoformat(f"{day[1]}T00:00{day[2] or ''}" if day else text)
+
+
 def load_app(path: str) -> Scheduler:
     """Return the :class:`Scheduler` that ``MODULE:ATTRIBUTE`` names; the current folder is looked in too."""
     module_name, _, attribute = path.partition(":")
@@ -49,7 +71,10 @@ def load_app(path: str) -> Scheduler:
         if exc.name and module_name.startswith(exc.name):
             raise click.UsageError(f"no module {exc.name!r} from here; run `fencing` where it can be imported") from exc
         raise
-    app = getattr(module, attribute, None)
+    try:
+        app = getattr(module, attribute)
+    except AttributeError as exc:
+        raise click.UsageError(f"module {module_name!r} has no {attribute!r}") from exc
     if not isinstance(app, Scheduler):
         raise click.UsageError(f"{path} is a {type(app).__name__}, not a Scheduler")
     return app

@@ -14,7 +14,7 @@ from scheduler._audit import headline
 from scheduler._connect import Database, Link
 from scheduler._replay import DeadFilter, list_dead
 from scheduler._sql import Statements
-from scheduler.console._options import act_options, database_options, json_option, print_json, print_table
+from scheduler.console._options import act_options, database_options, json_option, print_json, print_table, read_moment
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +30,7 @@ def _moment(_: click.Context, __: click.Parameter, value: str | None) -> datetim
     try:
         if ago:
             return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
-        moment = datetime.fromisoformat(value)
+        moment = read_moment(value)
     except (ValueError, OverflowError) as exc:
         raise click.BadParameter(
             f"{value!r} is no moment ({exc}): 2026-11-29T09:00:00+00:00, or 90s, 30m, 2h, 3d ago"

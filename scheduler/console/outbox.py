@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,7 +14,7 @@ import click
 from adapters.email import Act, Details, Entry, Outbox, Purged
 from adapters.email._states import FINISHED, STATES, State
 from scheduler.console._engines import engine_of, transaction
-from scheduler.console._options import dsn_option, json_option, print_json, print_table
+from scheduler.console._options import act_options, dsn_option, json_option, print_json, print_table
 from scheduler.console._outbox_relay import relay
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,14 +34,6 @@ def _duration(text: str) -> timedelta:
         raise click.BadParameter(f"{text!r} is longer than time goes") from exc
 
 
-def _who() -> str:
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        name = f"uid {os.getuid()}"
-    return f"{name}@{socket.gethostname()}"
-
-
 def _target(command: F) -> F:
     target = click.option(
         "--target",
@@ -53,12 +42,6 @@ def _target(command: F) -> F:
         help="The database with the outbox's tables, as a SQLAlchemy URL (default: $FENCING_OUTBOX, then --dsn).",
     )
     return target(dsn_option(command))
-
-
-def _audited(command: F) -> F:
-    reason = click.option("--reason", required=True, help="Why; kept in the audit.")
-    actor = click.option("--actor", default=_who, show_default="you@here", help="Who; kept in the audit.")
-    return reason(actor(command))
 
 
 def _ask(target: str | None, dsn: str | None, question: Callable[[Outbox, Any], Any]) -> Any:
@@ -148,7 +131,7 @@ def show(key: str, target: str | None, dsn: str | None, message: bool, as_json: 
 @click.option("--sent", "resolution", flag_value="sent", help="You found out that it was sent.")
 @click.option("--not-sent", "resolution", flag_value="not-sent", help="You found out that it was not: send it now.")
 @click.option("--failed", "resolution", flag_value="failed", help="It was not, and is given up.")
-@_audited
+@act_options
 @_target
 @json_option
 def resolve(
@@ -168,7 +151,7 @@ def resolve(
 
 @outbox.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@_audited
+@act_options
 @_target
 @json_option
 def requeue(keys: tuple[str, ...], reason: str, actor: str, target: str | None, dsn: str | None, as_json: bool) -> None:
@@ -182,7 +165,7 @@ def requeue(keys: tuple[str, ...], reason: str, actor: str, target: str | None, 
 
 @outbox.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@_audited
+@act_options
 @_target
 @json_option
 def cancel(keys: tuple[str, ...], reason: str, actor: str, target: str | None, dsn: str | None, as_json: bool) -> None:
@@ -203,7 +186,7 @@ def cancel(keys: tuple[str, ...], reason: str, actor: str, target: str | None, d
 )
 @click.option("--state", "states", multiple=True, type=click.Choice(FINISHED), default=FINISHED, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
-@_audited
+@act_options
 @_target
 @json_option
 def purge(

@@ -18,6 +18,7 @@ from scheduler.console._options import (
     load_app,
     print_json,
     print_table,
+    read_moment,
     reason_option,
 )
 from scheduler.errors import LedgerHorizonError
@@ -34,7 +35,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         if isinstance(value, datetime):
             return value
         try:
-            moment = datetime.fromisoformat(str(value))
+            moment = read_moment(str(value))
         except ValueError:
             self.fail(f"{value!r} is not a time such as 2026-11-29T09:00Z", param, ctx)
         if moment.tzinfo is None:

@@ -320,6 +320,7 @@ def test_a_running_job_is_cancelled_and_fenced_where_its_application_is_named(
         (["dead", "replay", "--all"], "Missing option '--reason'"),
         (["dead", "list", "--since", "yesterday"], "is no moment"),
         (["dead", "list", "--since", "2026-11-29T09:00:00"], "has no offset"),
+        (["dead", "list", "--since", "2026-11-29"], "write 2026-11-29+00:00"),
         (["jobs", "cancel", "1"], "Missing option '--reason'"),
     ],
 )
