@@ -163,7 +163,11 @@ def read_events(source: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
     A last line that a killed process left unfinished is passed over; any other broken line raises ``ValueError`` with
     its number.
     """
-    lines = Path(source).read_text("utf-8").splitlines() if isinstance(source, str | os.PathLike) else list(source)
+    if isinstance(source, str | os.PathLike):
+        # By line feeds alone: a name may hold what Unicode calls the end of a line.
+        lines = Path(source).read_text("utf-8").removesuffix("\n").split("\n")
+    else:
+        lines = list(source)
     events = []
     for number, line in enumerate(lines, 1):
         try:

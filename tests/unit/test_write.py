@@ -186,6 +186,17 @@ def test_every_write_is_recorded_with_its_end(tmp_path: Path) -> None:
         history.read_events(["nonsense", "more"])
 
 
+def test_a_name_with_a_line_separator_of_unicode_stays_one_line_of_the_record(tmp_path: Path) -> None:
+    names = ("a\u2028b", "a\x85b", "a\nb", "a\x1eb")
+    record = history.JsonLines(tmp_path / "history.jsonl")
+    with record.subscribed():
+        raise_fence(MemoryGuard(), *names, token=token(2))
+        raise_fence(MemoryGuard(), "last", token=token(2))
+    record.close()
+    first, last = history.read_events(tmp_path / "history.jsonl")
+    assert (sorted(first.resources), last.resources) == (sorted(names), ("last",))
+
+
 def test_importing_fencing_loads_the_standard_library_only() -> None:
     program = (
         "import sys; before = set(sys.modules); import fencing; "
