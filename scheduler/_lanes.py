@@ -3,7 +3,7 @@
 Rows that were claimed leave entries in the index that stay there while anybody holds an old snapshot. A claim that
 began at the front would pass over all of them, each time. The bounds are a hint and no more: jobs may come to lie
 behind one (committed late, given back, replayed). A sweep finds these, for it begins at the front, and it looks for
-new priorities.
+new priorities, and forgets those of which nothing waits any more where there came to be many.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from scheduler._store import Claimed
 
 PRIORITIES = 64
 """How many priorities of one task in one queue a sweep looks for."""
+
+KEPT = 4 * PRIORITIES
+"""So many priorities other than 0, of all queues and tasks, are kept though nothing of them may wait: each costs a claim
+a look."""
 
 _ABOVE_ALL = 2**31
 _Lane = tuple[str, str, int]
@@ -30,6 +34,8 @@ class Lanes:
         }
         # Where the next look for priorities goes on, of those that have more than one look finds.
         self._below = {(queue, task): _ABOVE_ALL for queue in queues for task in tasks}
+        # What was found since that began at the top.
+        self._alive: dict[tuple[str, str], set[int]] = {pair: set() for pair in self._below}
 
     def parameters(self, *, bounded: bool) -> dict[str, Any]:
         """The lanes as the claim takes them; without bounds for a sweep."""
@@ -57,9 +63,19 @@ class Lanes:
         lowest = dict(self._below)
         for queue, task, priority in rows:
             self._lanes.setdefault((queue, task, priority), None)
+            self._alive[queue, task].add(priority)
             counts[queue, task] += 1
             lowest[queue, task] = priority
-        self._below = {pair: lowest[pair] if counts[pair] == PRIORITIES else _ABOVE_ALL for pair in self._below}
+        through = {pair for pair, count in counts.items() if count < PRIORITIES}
+        self._below = {pair: _ABOVE_ALL if pair in through else lowest[pair] for pair in self._below}
+        if len(self._lanes) - len(self._below) > KEPT:
+            self._lanes = {
+                (queue, task, priority): bound
+                for (queue, task, priority), bound in self._lanes.items()
+                if not priority or (queue, task) not in through or priority in self._alive[queue, task]
+            }
+        for pair in through:
+            self._alive[pair].clear()
 
     def claimed(self, jobs: Iterable[Claimed], *, swept_all: bool) -> None:
         """Move the bounds to what was claimed last, ``jobs`` in the order of their tokens.

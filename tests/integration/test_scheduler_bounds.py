@@ -9,7 +9,7 @@ from support.jobs import Hand, Tables, Working, ended, installed_beside
 from support.waiting import eventually
 
 from scheduler import Job, Scheduler
-from scheduler._lanes import PRIORITIES, Lanes
+from scheduler._lanes import KEPT, PRIORITIES, Lanes
 from scheduler._store import Claimed
 from scheduler.console.embedded import Postgres
 
@@ -179,6 +179,24 @@ def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_
     assert set(lanes.parameters(bounded=False)["lane_ids"]) == {None}
     lanes.claimed([claimed("a", 0, 2, 3)], swept_all=True)
     assert lanes.parameters(bounded=True)["lane_ids"][0] == 3
+
+
+def test_priorities_that_come_and_go_are_forgotten_and_those_that_wait_are_not() -> None:
+    """A deadline as priority: each is another one, and a claim must not look for all that there ever were."""
+    lanes = Lanes(["q"], ["a", "b"])
+
+    def known(task: str) -> set[int]:
+        values = lanes.parameters(bounded=True)
+        return {one for name, one in zip(values["lane_tasks"], values["lane_priorities"], strict=True) if name == task}
+
+    waiting = list(range(2 * PRIORITIES + 10, 0, -1))  # of which a look finds a part
+    for round_ in range(1000):
+        below = lanes.search()["belows"][1]
+        lanes.found([("q", "a", -round_), *(("q", "b", one) for one in waiting if one < below)][: PRIORITIES + 1])
+        if round_ >= 3:
+            assert known("b") == {0, *waiting}
+    assert len(known("a")) <= KEPT + 1
+    assert {0, -999} <= known("a")
 
 
 def test_bulk_enqueuing_writes_what_it_was_given(app: Scheduler, hand: Hand) -> None:
