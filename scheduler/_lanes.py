@@ -18,8 +18,8 @@ PRIORITIES = 64
 """How many priorities of one task in one queue a sweep looks for."""
 
 KEPT = 4 * PRIORITIES
-"""So many priorities other than 0, of all queues and tasks, are kept though nothing of them may wait: each costs a claim
-a look."""
+"""So many priorities other than 0, of all queues and tasks, are kept though nothing of them may wait. Each costs a
+claim a look at the index."""
 
 _ABOVE_ALL = 2**31
 _Lane = tuple[str, str, int]
