@@ -13,7 +13,7 @@ from adapters.sql._dialect import Dialect
 from adapters.sql._explain import read_acts
 from adapters.sql._guard import SqlGuard
 from adapters.sql._limit import limited
-from adapters.sql._marks import mark_of, read_floors, token_params
+from adapters.sql._marks import all_or_nothing, mark_of, moved, read_floors, token_params
 from adapters.sql._options import Options
 from adapters.sql._schema import check_schema
 from fencing._law import check_resources, order
@@ -63,7 +63,7 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
     the resource was its before, it goes on above the mark that it had then: an old token stays refused. Holders under
     the old issuer are refused from the commit on: end them first.
 
-    Raises ``ValueError`` without a reason, and for a token below that mark of before.
+    Raises ``ValueError`` without a reason, and for a token below that mark of before or below a floor of its issuer.
     """
     (name,) = check_resources((resource,))
     if not isinstance(reason, str) or not reason.strip():
@@ -83,12 +83,22 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
         ]
         if before is not None and before.issuer == wanted.issuer:
             known.append(before)
+        else:
+            # A mark of that issuer may have been here and compacted.
+            floor = (yield from read_floors(sql, sql.read_floors, tx.downstream)).get(wanted.issuer, 0)
+            if isinstance(to, Token) and to.value < floor:
+                raise ValueError(
+                    f"marks of {to.issuer} were compacted up to {floor}: {to} would open {name!r} to older tokens"
+                )
+            new = Token(max(new.value, floor - 1), new.issuer, new.lineage)
         for one in known:
             if isinstance(to, Token) and order(to, one) < 0:
                 raise ValueError(f"{name!r} has seen {one} of that issuer: {to} would open it to older tokens")
             if not isinstance(to, Token) and one.value > new.value:
                 new = one
         yield Statement(sql.adopt, {"resource": name, **token_params(new, process_holder())})
+        if before is None and (yield Statement(sql.explain_one, {"resource": name}))[0][7] != 1:
+            raise moved(tx.downstream, (name,))  # made since it was looked for: not judged, and overwritten by now
         detail = {"issuer": "", "lineage": "", "value": -1, "to": str(new)}
         if before is not None:
             detail |= {"issuer": before.issuer, "lineage": before.lineage, "value": before.value}
@@ -96,7 +106,7 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
         return new
 
     def plan(tx: Tx, sql: Dialect, options: Options) -> Plan[Token]:
-        return (yield from limited(sql, options.lock_timeout_ms, work(tx, sql)))
+        return (yield from all_or_nothing(limited(sql, options.lock_timeout_ms, work(tx, sql))))
 
     return _change(target, schema, plan)
 

@@ -45,7 +45,7 @@ def limited(sql: Dialect, milliseconds: int | None, plan: Plan[T]) -> Plan[T]:
     [(before, _)] = yield Statement(f"select {lowered(milliseconds)}")
     try:
         result = yield from plan
-    except FencingError as exc:
+    except (FencingError, ValueError) as exc:
         if exc.__cause__ is None:  # a verdict; after an error of the database its transaction takes the setting back
             yield _restored(before)
         raise

@@ -77,7 +77,7 @@ def _raise_each(
                 continue
             verdict = judge(mark.token if mark else None, token, on_missing)
             if verdict.accepted:
-                raise _moved(downstream, (resource,))
+                raise moved(downstream, (resource,))
             reject(verdict, resource, token, mark, downstream, late=_late(sql, mark, rows))
 
     yield from all_or_nothing(each())
@@ -119,9 +119,14 @@ def all_or_nothing(plan: Plan[T], name: str = "fencing_marks") -> Plan[T]:
     yield Statement(f"savepoint {name}")
     try:
         result = yield from plan
-    except FencingError:
-        yield Statement(f"rollback to savepoint {name}")
-        yield Statement(f"release savepoint {name}")
+    except (FencingError, ValueError) as refused:
+        try:
+            yield Statement(f"rollback to savepoint {name}")
+            yield Statement(f"release savepoint {name}")
+        except Exception:
+            # MariaDB and MySQL end the whole transaction of a deadlock's victim, and the savepoint with it.
+            if not isinstance(refused, ContentionError):
+                raise
         raise
     yield Statement(f"release savepoint {name}")
     return result
@@ -138,10 +143,11 @@ def _refuse(
         if not verdict.accepted:
             reject(verdict, resource, token, mark, downstream, late=_late(sql, mark, rows))
     # The statement did not pass and the law does not refuse: the mark was made or removed between the two statements.
-    raise _moved(downstream, resources)
+    raise moved(downstream, resources)
 
 
-def _moved(downstream: str, resources: tuple[str, ...]) -> ContentionError:
+def moved(downstream: str, resources: tuple[str, ...]) -> ContentionError:
+    """What to raise where a mark was made or removed between two statements that look at it."""
     return ContentionError(
         f"{downstream}: a mark of {', '.join(map(repr, resources))} came or went while it was looked at. "
         "Nothing was written; roll back and try again",

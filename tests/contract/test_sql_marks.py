@@ -123,6 +123,21 @@ def test_an_adopted_mark_outlives_a_floor_that_knows_only_its_new_issuer(address
     refused(errors.StaleTokenError, address, "a", token(50))
 
 
+@pytest.mark.parametrize("issuer", ["shop", "etcd"])
+def test_a_compacted_resource_is_not_given_to_its_issuer_below_the_floor(address: str, issuer: str) -> None:
+    """Whether it has no mark now or one of another issuer."""
+    bind = sql_doors.engine(address)
+    raise_fence(bind, "a", token=token(8))
+    compact(bind, token(10), idle=0)
+    if issuer == "etcd":
+        raise_fence(bind, "a", token=token(3, "l", "etcd"))
+    with sql_doors.engine(address).begin() as connection, pytest.raises(ValueError, match="compacted up to 10"):
+        adopt(connection, "a", token(7), "back")
+    adopt(bind, "a", "shop", "back")
+    refused(errors.StaleTokenError, address, "a", token(7))
+    raise_fence(bind, "a", token=token(10))
+
+
 def test_a_resource_is_explained_with_those_whom_it_refused(address: str) -> None:
     bind = sql_doors.engine(address)
     end = keep_refusals(bind)
@@ -221,6 +236,26 @@ def test_a_mark_is_not_made_under_a_floor_that_is_being_set(
     with pytest.raises(errors.StaleTokenError if level == "read committed" else stricter):
         older.result(20)
     assert marks(pg) == {}
+
+
+@pytest.mark.parametrize("level", ISOLATION)
+@pytest.mark.parametrize("issuer", ["shop", "etcd"])
+def test_a_mark_that_is_made_while_its_resource_is_given_away_is_not_overwritten(
+    pg: str, pool: ThreadPoolExecutor, level: str, issuer: str
+) -> None:
+    with psycopg.connect(with_isolation(pg, level), autocommit=True) as second:
+
+        def work() -> None:
+            with second.transaction():
+                adopt(second, "a", token(5), "mine")
+
+        with psycopg.connect(pg, autocommit=True) as first, first.transaction():
+            raise_fence(first, "a", token=token(9, issuer=issuer))
+            giving = pool.submit(work)
+            wait_until_blocked(pg, second.info.backend_pid, by=first.info.backend_pid)
+        with pytest.raises(errors.ContentionError):
+            giving.result(20)
+    assert marks(pg) == {"a": f"{issuer}/line-a/9"}
 
 
 def test_compacting_waits_for_who_is_making_a_mark_and_leaves_marks_in_use(pg: str, pool: ThreadPoolExecutor) -> None:
