@@ -72,16 +72,26 @@ class SqlalchemyTx:
             self._take_write_lock(connection)
         except SQLAlchemyError as exc:
             reraise(exc, self.downstream, self._tables)
-        outside = self._inside
-        with self._source.begin_nested() as self._inside:
-            self._checked_out()  # a Session sends the SAVEPOINT only once its connection is asked for
-            try:
-                yield
-                # Left without an error though it was rolled back inside: begin_nested() would pass over that.
-                if not self._inside.is_active:
-                    raise nothing_holds(self.downstream, "the savepoint was rolled back inside its block; let it go on")
-            finally:
-                self._inside = outside
+        outside, failed = self._inside, None
+        try:
+            with self._source.begin_nested() as self._inside:
+                self._checked_out()  # a Session sends the SAVEPOINT only once its connection is asked for
+                try:
+                    yield
+                    # Left without an error though it was rolled back inside: begin_nested() would pass over that.
+                    if not self._inside.is_active:
+                        why = "the savepoint was rolled back inside its block; let it go on"
+                        raise nothing_holds(self.downstream, why)  # noqa: TRY301
+                except BaseException as exc:
+                    failed = exc
+                    raise
+                finally:
+                    self._inside = outside
+        except SQLAlchemyError as exc:
+            # A deadlock took the savepoint with the transaction; the error of rolling back to it says nothing.
+            if failed is None or exc is failed or not self._ended_by_deadlock(connection):
+                raise
+            raise failed from failed.__cause__
 
     def still_open(self) -> bool:
         """Whether the transaction and savepoints that the writes went to are still there; see :class:`SyncTx`."""
@@ -95,8 +105,8 @@ class SqlalchemyTx:
             return bool(getattr(raw, "in_transaction", True))
         if self.dialect == "mysql":
             # A deadlock has rolled the whole transaction back, and DDL has committed it.
-            ended = self._connection.info.get(_ENDED) is root
-            return not ended and bool(getattr(raw, "server_status", _MYSQL_IN_TRANSACTION) & _MYSQL_IN_TRANSACTION)
+            status = getattr(raw, "server_status", _MYSQL_IN_TRANSACTION)
+            return not self._ended_by_deadlock(self._connection) and bool(status & _MYSQL_IN_TRANSACTION)
         # A COMMIT sent as text, or a statement that failed, is known to libpq and not to SQLAlchemy.
         status = getattr(getattr(raw, "info", None), "transaction_status", _IN_TRANSACTION)
         return bool(status == _IN_TRANSACTION)
@@ -105,6 +115,10 @@ class SqlalchemyTx:
         """Send a Session's pending changes."""
         if isinstance(self._source, Session):
             self._source.flush()
+
+    def _ended_by_deadlock(self, connection: Connection) -> bool:
+        root = self._outer[0]
+        return root is not None and connection.info.get(_ENDED) is root
 
     def _enter(self) -> Connection:
         connection = self._checked_out()

@@ -18,6 +18,7 @@ from adapters.sql import RowGuard, SqlGuard, fenced_statement, row_mark_columns
 from fencing import Token, errors, fenced_write, raise_fence
 
 WAITS = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT' and trx_mysql_thread_id = {}"
+PUT_MANY = "insert into ledger values (:id, 1)"
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 ACCOUNT = sa.Table(
     "account",
@@ -190,6 +191,51 @@ def test_a_deadlock_inside_the_block_ends_the_fence_also_for_who_catches_it(
     other.close()
     assert marks(bank) == {"mine": "shop/line-a/1"}
     assert "unfenced" not in ledger(bank)
+
+
+def test_a_deadlock_of_marks_is_contention_though_it_took_the_savepoint(
+    bank: str, mariadb: MariaDB, pool: ThreadPoolExecutor
+) -> None:
+    raise_fence(sql_doors.engine(bank), "a", "b", token=token(1))
+    with holder(bank, "b", token=token(2)) as heavy:
+        heavy.execute(sa.text("insert into ledger values ('heavy1', 1), ('heavy2', 1), ('heavy3', 1)"))
+
+        def crossing(connection: sa.Connection) -> None:
+            raise_fence(connection, "a", token=token(3))
+            raise_fence(connection, "b", token=token(3))
+
+        light = waiting(pool, mariadb, bank, "REPEATABLE READ", crossing)
+        raise_fence(heavy, "a", token=token(2))
+        with pytest.raises(errors.ContentionError) as caught:
+            light.result(20)
+        assert (caught.value.resource, caught.value.presented) == ("b", token(3))
+        heavy.commit()
+    assert set(marks(bank).values()) == {"shop/line-a/2"}
+
+
+def test_a_deadlock_of_an_effect_with_a_key_is_told_as_it_is(
+    bank: str, mariadb: MariaDB, pool: ThreadPoolExecutor
+) -> None:
+    with sql_doors.engine(bank).begin() as connection:
+        for name in ("x", "y"):
+            do(connection, PUT, id=name, owner=0)
+    with sql_doors.engine(bank).connect() as heavy:
+        heavy.execute(sa.text(PUT_MANY), [{"id": f"heavy{number}"} for number in range(100)])
+        do(heavy, PUT, id="x", owner=1)
+
+        def effect(connection: sa.Connection) -> None:
+            do(connection, PUT, id="y", owner=2)
+            do(connection, PUT, id="x", owner=2)
+
+        def work(connection: sa.Connection) -> None:
+            fenced_write(connection, "a", effect=effect, token=token(5), once="k")
+
+        light = waiting(pool, mariadb, bank, "REPEATABLE READ", work)
+        do(heavy, PUT, id="y", owner=1)
+        with pytest.raises(sa.exc.OperationalError, match="1213"):
+            light.result(20)
+        heavy.rollback()
+    assert marks(bank) == {}
 
 
 def test_an_effect_on_an_engine_is_run_again_after_contention_of_its_own(bank: str) -> None:
