@@ -171,8 +171,8 @@ class RowGuard:
     def _insert(self, tx: Tx, row: _Row) -> Plan[bool]:
         def work() -> Plan[bool]:
             yield from self._options.guard(tx, row.write())
-            if (yield Statement(self._sql.look, row.params())):
-                yield from self._update(tx, row.without_values())
+            # The look may be at an old snapshot, on MariaDB and MySQL: what it shows may have been deleted since.
+            if (yield Statement(self._sql.look, row.params())) and (yield from self._update(tx, row.without_values())):
                 return False
             yield Statement(self._sql.add(row.values), row.params())
             return True

@@ -290,6 +290,20 @@ def test_a_mark_in_the_row(bank: str) -> None:
         rows.insert(engine, {"id": 1, "balance": 0}, token=token(7))
 
 
+def test_a_row_that_only_an_old_snapshot_shows_is_inserted(bank: str) -> None:
+    engine = sql_doors.engine(bank)
+    ACCOUNT.drop(engine, checkfirst=True)
+    ACCOUNT.create(engine)
+    rows = RowGuard(ACCOUNT)
+    rows.insert(engine, {"id": 1, "balance": 0}, token=token(5))
+    with engine.begin() as connection:
+        assert connection.execute(sa.select(ACCOUNT.c.balance)).scalar_one() == 0
+        rows.delete(engine, 1, token=token(5))
+        assert rows.insert(connection, {"id": 1, "balance": 7}, token=token(6))
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(ACCOUNT.c.balance)).scalar_one() == 7
+
+
 def test_what_it_cannot_do_is_said(bank: str) -> None:
     add = sa.insert(ACCOUNT).values(id=1, balance=0)
     with pytest.raises(TypeError, match="fenced_write"):
