@@ -79,6 +79,12 @@ def test_the_pages_link_to_what_exists() -> None:
     assert not broken
 
 
+def test_the_readme_links_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    pages = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))]
+    assert [page for page in pages if f"]({page})" not in readme] == []
+
+
 def test_ci_calls_the_readmes_test_command() -> None:
     commands = re.findall(r"^```\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     test_command = commands[1].strip().split("&&")[-1].strip()
