@@ -21,6 +21,9 @@ doomed as materialized (
                 - make_interval(secs => (%(seconds)s::float8[])[array_position(%(states)s::text[], status)])
         ))
         and status = any(%(states)s::text[])
+        -- Of the row as it is once it is locked, as the state: it may have run again since the page was read.
+        and finished_at < (select now from instant)
+            - make_interval(secs => (%(seconds)s::float8[])[array_position(%(states)s::text[], status)])
         and id <> all(array(
             select job_id from {schema}.revocation
             where job_id = any(array(select id from page)) and raised_at is null

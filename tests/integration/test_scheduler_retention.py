@@ -1,6 +1,7 @@
 """The audit can only grow; the pruner deletes what is over for longer than it is kept, and nothing else."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -168,6 +169,35 @@ def test_a_replayed_job_is_not_over(app: Scheduler, tables: Tables, hand: Hand, 
     app.replay(number, reason="x", actor="ann")
     pruner().run_through()
     assert tables.job(number)["status"] == "ready"
+
+
+def test_a_job_that_runs_again_while_it_is_being_pruned_stays(
+    app: Scheduler, tables: Tables, hand: Hand, pruner: Callable[..., Pruner]
+) -> None:
+    """The pruner has read that it died long ago; then it is replayed, claimed and cancelled, with fences to raise."""
+    number = one_of_each(app, hand)["dead"]
+    tables.rows("update {s}.job set finished_at = finished_at - interval '100 days' where status = 'dead'")
+    turn = "current_setting('application_name') = 'fencing prune'"
+    tables.set_clock(
+        f"case when {turn} and pg_advisory_xact_lock_shared(4711) is null then null else clock_timestamp() end"
+    )
+    with psycopg.connect(tables.dsn) as between, ThreadPoolExecutor() as pool:
+        between.execute("select pg_advisory_xact_lock(4711)")
+        pruning = pool.submit(pruner(acts=None).run_once)
+        try:
+            tables.wait_for_session("prune", waiting=True)
+            app.replay(number, reason="x", actor="ann")
+            assert number in {job.id for job in hand.claim()}
+            other = Scheduler(tables.dsn, schema=tables.schema)
+            assert not other.cancel(number, reason="x", actor="bob").fenced
+            other.close()
+        finally:
+            between.commit()
+        pruning.result(20)
+    assert tables.job(number)["status"] == "cancelled"
+    assert len(tables.attempts(number)) == 2
+    app.run_until_idle()
+    assert tables.one("select count(*) from {s}.revocation where raised_at is null") == 0
 
 
 def test_the_audit_of_people_and_old_leases_go_by_their_age(
