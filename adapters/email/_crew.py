@@ -94,7 +94,8 @@ class Crew:
         try:
             while (found := self._next(session, once)) is not None:
                 run, row = found
-                if run.hold.remaining() <= 0:
+                self._pace.wait(self._stop)  # with a message in hand: turns are not saved up by who has nothing to do
+                if self._stop.is_set() or run.hold.remaining() <= 0:
                     run.release((row,))
                     continue
                 try:
@@ -116,7 +117,6 @@ class Crew:
             _close(session)
 
     def _next(self, session: Session, once: bool) -> tuple[BatchRun, Row] | None:
-        self._pace.wait(self._stop)
         kept = _KEPT
         while True:
             with self._changed:

@@ -302,6 +302,13 @@ def test_a_rate_is_kept_over_all_connections() -> None:
     assert Pace(None).share(100, 1.0) == 100
 
 
+def test_a_rate_is_no_reason_to_wait_when_nothing_is_left(engine: Engine) -> None:
+    put(engine, "k0")
+    began = time.monotonic()
+    assert relay(engine, MemoryTransport(), rate=0.1).run_once() == RelayCounts(claimed=1, sent=1)
+    assert time.monotonic() - began < 5
+
+
 def test_a_breaker_opens_lets_one_try_and_closes() -> None:
     circuit = Circuit(Breaker(first=0.02, cap=0.05))
     assert (circuit.state, circuit.remaining()) == ("closed", 0)
