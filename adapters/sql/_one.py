@@ -105,8 +105,9 @@ def _look_into(statement: Any) -> Effect:
     if not isinstance(table, Table):
         raise TypeError(f"fenced_statement() writes to a table, not to {table!r}")
     returning = tuple(statement._all_selected_columns) if statement._returning else ()
-    for element in visitors.iterate(statement):
-        _refuse_foreign(element, table, statement)
+    for part in (statement, *_filled_in(statement, table)):
+        for element in visitors.iterate(part):
+            _refuse_foreign(element, table, statement)
     if isinstance(statement, Insert):
         _check_insert(statement)
     else:
@@ -114,6 +115,17 @@ def _look_into(statement: Any) -> Effect:
     bare = statement if not returning else _without_returning(statement)
     plain = statement if returning else statement.returning(literal(1))
     return Effect(plain, bool(returning), isinstance(statement, Insert), (bare, returning))
+
+
+def _filled_in(statement: Any, table: Table) -> list[Any]:
+    """The expressions that SQLAlchemy adds for columns which the statement does not name."""
+    if isinstance(statement, Delete):
+        return []
+    named = {getattr(name, "key", name) for name in _values(statement)}
+    added: list[Any] = [
+        one.default if isinstance(statement, Insert) else one.onupdate for one in table.c if one.key not in named
+    ]
+    return [one.arg for one in added if one is not None and one.is_clause_element]
 
 
 def _without_returning(statement: Any) -> Any:
@@ -164,7 +176,7 @@ _READS = frozenset(
 )
 
 
-def _values(statement: Insert) -> dict[Any, Any]:
+def _values(statement: Insert | Update) -> dict[Any, Any]:
     return dict(getattr(statement, "_values", None) or {})
 
 
