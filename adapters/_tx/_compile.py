@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -17,6 +17,7 @@ _DIALECT: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 class _Compiled:
     text: str
     literals: Mapping[str, Any]
+    defaults: Mapping[str, Any]
     processors: Mapping[str, Callable[[Any], Any]]
 
 
@@ -26,12 +27,17 @@ _known: WeakKeyDictionary[ClauseElement, _Compiled] = WeakKeyDictionary()
 def compiled(construct: ClauseElement, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the text of ``construct`` and its parameters with ``params``, prepared as their types say.
 
-    Raises ``sqlalchemy.exc.CompileError`` for what PostgreSQL has no text for, ``KeyError`` for a missing parameter.
+    Columns that the construct does not name have their Python-side defaults, as through SQLAlchemy. Raises
+    ``sqlalchemy.exc.CompileError`` for what PostgreSQL has no text for, ``KeyError`` for a missing parameter, and
+    ``TypeError`` for a default that asks for SQLAlchemy's execution context.
     """
     one = _known.get(construct)
     if one is None:
         one = _known[construct] = _compile(construct)
-    values = {**one.literals, **params}
+    made = {
+        name: default.arg if default.is_scalar else default.arg(_NoContext()) for name, default in one.defaults.items()
+    }
+    values = {**one.literals, **made, **params}
     for name, process in one.processors.items():
         values[name] = process(values[name])
     return one.text, values
@@ -45,4 +51,17 @@ def _compile(construct: ClauseElement) -> _Compiled:
         if process is not None:
             processors[name] = process
     literals = {name: bind.effective_value for bind, name in made.bind_names.items() if not bind.required}
-    return _Compiled(made.string, literals, processors)
+    name_of = made._within_exec_param_key_getter
+    defaults = {name_of(column): column.default for column in made.insert_prefetch}
+    defaults |= {name_of(column): column.onupdate for column in made.update_prefetch}
+    return _Compiled(made.string, literals, defaults, processors)
+
+
+class _NoContext:
+    """What a default's function is passed; nearly none looks at it."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise TypeError(
+            f"a column's default asks for {name} of SQLAlchemy's execution context, which a psycopg connection does "
+            "not have: pass the column's value, or use a connection of SQLAlchemy"
+        )

@@ -12,7 +12,7 @@ from support import sql_doors
 from support.locks import wait_until_blocked
 from support.sql_doors import Door, ledger, marks, token
 
-from adapters.sql import SqlGuard, Written, fenced_statement
+from adapters.sql import SqlGuard, Written, create_all, fenced_statement
 from fencing import errors, fenced_write, raise_fence
 from scheduler.console.embedded import Postgres
 
@@ -91,6 +91,17 @@ def test_without_a_mark_where_that_means_loss(door: Door) -> None:
 
 
 COUNT = sa.select(sa.func.count()).select_from(OTHER)
+NUMBERED = sa.Table(
+    "numbered",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("n", sa.Integer, default=COUNT.scalar_subquery(), onupdate=COUNT.scalar_subquery()),
+    sa.Column("name", sa.String, default="none", onupdate=sa.func.now()),
+)
+NUMBERS = {
+    "insert": sa.insert(NUMBERED).values(id=1),
+    "update": sa.update(NUMBERED).where(NUMBERED.c.id == 1).values(name="x"),
+}
 READS = {
     "insert from select": sa.insert(LEDGER).from_select(["id", "owner"], sa.select(OTHER.c.id, OTHER.c.n)),
     "scalar subquery": ADD.values(owner=COUNT.scalar_subquery()),
@@ -106,6 +117,8 @@ READS = {
     "several rows": sa.insert(LEDGER).values([{"id": "a", "owner": 1}, {"id": "b", "owner": 1}]),
     "no values": sa.insert(LEDGER),
     "returning a count": SET.returning(COUNT.scalar_subquery()),
+    "default": NUMBERS["insert"],
+    "onupdate": NUMBERS["update"],
 }
 
 
@@ -113,6 +126,53 @@ READS = {
 def test_what_reads_other_rows_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"fenced_write|fenced_statement"):
         fenced_statement(sa.create_engine("sqlite://"), "a", READS[name], token=token(1))
+
+
+def test_a_default_that_reads_other_rows_does_not_matter_where_it_is_not_used() -> None:
+    engine = sa.create_engine("sqlite://")
+    create_all(engine)
+    NUMBERED.create(engine)
+    assert fenced_statement(engine, "a", NUMBERS["insert"].values(n=7), token=token(1)).count == 1
+    assert fenced_statement(engine, "a", NUMBERS["update"].values(n=8), token=token(1)).count == 1
+    assert fenced_statement(engine, "a", sa.delete(NUMBERED).where(NUMBERED.c.id == 1), token=token(1)).count == 1
+
+
+FILLED = sa.Table(
+    "filled",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("scalar", sa.JSON, default=[1], onupdate=[2]),
+    sa.Column("called", sa.String, default=lambda: "made", onupdate=lambda: "changed"),
+    sa.Column("given", sa.String, default="unused", onupdate="unused"),
+)
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "engine"])
+def test_columns_that_are_not_named_have_the_defaults_of_python(pg: str, kind: str) -> None:
+    with psycopg.connect(pg, autocommit=True) as bare:
+        bare.execute("drop table if exists filled")
+        bare.execute("create table filled (id int primary key, scalar json, called text, given text)")
+        target = bare if kind == "psycopg" else sql_doors.engine(pg)
+        for row in (1, 2):  # the second one is one statement with the guard
+            add = sa.insert(FILLED).values(id=row, given="x")
+            fenced_statement(target, "a", add, token=token(1))
+        rows = bare.execute("select scalar, called, given from filled").fetchall()
+        assert rows == [([1], "made", "x")] * 2
+        change = sa.update(FILLED).where(FILLED.c.id == 1).values(given="y")
+        fenced_statement(target, "a", change, token=token(1))
+        assert bare.execute("select scalar, called, given from filled where id = 1").fetchone() == ([2], "changed", "y")
+
+
+def test_a_default_that_needs_sqlalchemy_is_said(pg: str) -> None:
+    table = sa.Table(
+        "filled",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("called", sa.String, default=lambda context: str(context.get_current_parameters()["id"])),
+    )
+    with psycopg.connect(pg, autocommit=True) as bare, pytest.raises(TypeError, match="get_current_parameters"):
+        fenced_statement(bare, "a", sa.insert(table).values(id=1), token=token(1))
+    assert marks(pg) == {}
 
 
 def test_what_cannot_be_looked_into_is_refused() -> None:
