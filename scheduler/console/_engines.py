@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -16,6 +13,7 @@ import sqlalchemy
 from sqlalchemy.exc import SQLAlchemyError
 
 from adapters.email import SmtpTransport, Transport
+from scheduler.console._options import attribute_of
 
 SMTP_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 """The schemes of a mail server's address, with their usual ports."""
@@ -80,21 +78,3 @@ def transport_of(text: str) -> Transport:
         password=unquote(parts.password or "")
         or (os.environ.get("FENCING_SMTP_PASSWORD", "") if parts.username else ""),
     )
-
-
-def attribute_of(text: str, option: str) -> Any:
-    """Import MODULE:ATTRIBUTE; the current folder is looked in too."""
-    module_name, _, path = text.partition(":")
-    if not module_name or not path:
-        raise click.UsageError(f"{option} takes a URL or MODULE:ATTRIBUTE, not {text!r}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name and module_name.startswith(exc.name):
-            raise click.UsageError(f"{option}: no module {exc.name!r} from here") from exc
-        raise
-    if not hasattr(module, path):
-        raise click.UsageError(f"{option}: {module_name} has no attribute {path!r}")
-    return getattr(module, path)

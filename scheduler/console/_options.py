@@ -58,23 +58,32 @@ def read_moment(text: str) -> datetime:
     return datetime.fromisoformat(f"{day[1]}T00:00{day[2] or ''}" if day else text)
 
 
-def load_app(path: str) -> Scheduler:
-    """Return the :class:`Scheduler` that ``MODULE:ATTRIBUTE`` names; the current folder is looked in too."""
-    module_name, _, attribute = path.partition(":")
+def attribute_of(text: str, what: str) -> Any:
+    """Import MODULE:ATTRIBUTE; the current folder is looked in too. ``what`` begins an error."""
+    module_name, _, attribute = text.partition(":")
     if not module_name or not attribute:
-        raise click.UsageError(f"name the application as MODULE:ATTRIBUTE, for example shop.jobs:app, not {path!r}")
+        raise click.UsageError(f"{what} takes a URL or MODULE:ATTRIBUTE, not {text!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         if exc.name and module_name.startswith(exc.name):
-            raise click.UsageError(f"no module {exc.name!r} from here; run `fencing` where it can be imported") from exc
+            raise click.UsageError(
+                f"{what}: no module {exc.name!r} from here; run `fencing` where it can be imported"
+            ) from exc
         raise
-    try:
-        app = getattr(module, attribute)
-    except AttributeError as exc:
-        raise click.UsageError(f"module {module_name!r} has no {attribute!r}") from exc
+    if not hasattr(module, attribute):
+        raise click.UsageError(f"{what}: module {module_name!r} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def load_app(path: str) -> Scheduler:
+    """Return the :class:`Scheduler` that ``MODULE:ATTRIBUTE`` names; the current folder is looked in too."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise click.UsageError(f"name the application as MODULE:ATTRIBUTE, for example shop.jobs:app, not {path!r}")
+    app = attribute_of(path, "the application")
     if not isinstance(app, Scheduler):
         raise click.UsageError(f"{path} is a {type(app).__name__}, not a Scheduler")
     return app

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
+from sqlalchemy.exc import SQLAlchemyError
 
-from fencing import AsyncGuard, Finding, Mark
+from fencing import AsyncGuard, Finding, Guard, Mark
 from fencing._explain import ListsMarks, ListsMarksAsync
 from fencing._registry import guard_for
+from fencing.errors import FencingError
+from scheduler.console._options import attribute_of
 
 LISTED = 100_000
 """How many marks of a downstream are compared with the issuer."""
@@ -29,16 +30,34 @@ class Issued:
 
 def diagnose_target(text: str, issued: Issued | None = None) -> Iterable[Finding]:
     """Ask the guard of the named downstream what is wrong with it; and whether its marks are beyond the issuer."""
-    guard = guard_for(_target(text))
-    if isinstance(guard, AsyncGuard):
-        return asyncio.run(_adiagnose(guard, issued))
+    try:
+        guard = guard_for(_target(text))
+    except TypeError as exc:
+        raise click.UsageError(f"--target: {exc}") from exc
+    try:
+        return asyncio.run(_adiagnose(guard, issued)) if isinstance(guard, AsyncGuard) else _diagnose(guard, issued)
+    except (FencingError, SQLAlchemyError) as exc:
+        why = str(getattr(exc, "orig", None) or exc).strip()
+        return [
+            Finding(
+                "reachable",
+                "broken",
+                guard.downstream,
+                why,
+                "nothing is known about it, and no fenced write can be made there",
+                "see that the server runs, that its address is right and that it lets this user in",
+            )
+        ]
+
+
+def _diagnose(guard: Guard[Any], issued: Issued | None) -> list[Finding]:
     found = list(guard.diagnose())
     if issued and isinstance(guard, ListsMarks) and not _is_broken(found):
         found.append(compare(guard.downstream, guard.list_marks("", LISTED), issued))
     return found
 
 
-async def _adiagnose(guard: AsyncGuard[Any], issued: Issued | None) -> Iterable[Finding]:
+async def _adiagnose(guard: AsyncGuard[Any], issued: Issued | None) -> list[Finding]:
     found = list(await guard.adiagnose())
     if issued and isinstance(guard, ListsMarksAsync) and not _is_broken(found):
         found.append(compare(guard.downstream, await guard.alist_marks("", LISTED), issued))
@@ -74,14 +93,7 @@ def compare(downstream: str, marks: Sequence[tuple[str, Mark]], issued: Issued) 
 
 
 def _target(text: str) -> Any:
-    if "://" in text:
-        return _from_url(text)
-    module_name, _, attribute = text.partition(":")
-    if not attribute:
-        raise click.UsageError(f"--target takes a URL or MODULE:ATTRIBUTE, not {text!r}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    return getattr(importlib.import_module(module_name), attribute)
+    return _from_url(text) if "://" in text else attribute_of(text, "--target")
 
 
 def _from_url(url: str) -> Any:
@@ -96,4 +108,7 @@ def _from_url(url: str) -> Any:
 
     if scheme in ("postgresql", "postgres"):
         url = "postgresql+psycopg" + url[len(scheme) :]
-    return sqlalchemy.create_engine(url)
+    try:
+        return sqlalchemy.create_engine(url)
+    except SQLAlchemyError as exc:
+        raise click.UsageError(f"--target: no database under this URL: {exc}") from exc

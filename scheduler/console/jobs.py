@@ -27,7 +27,9 @@ def jobs() -> None:
 @click.option("--task")
 @click.option("--queue")
 @click.option("--key")
-@click.option("--most", default=50, show_default=True, help="How many at most, newest first.")
+@click.option(
+    "--most", default=50, show_default=True, type=click.IntRange(min=1), help="How many at most, newest first."
+)
 @json_option
 def list_(
     dsn: str | None,

@@ -81,7 +81,13 @@ def list_(deleted: bool, dsn: str | None, schema: str, as_json: bool) -> None:
 
 @schedules.command()
 @click.argument("name")
-@click.option("--most", default=20, show_default=True, help="How many of its newest occurrences at most.")
+@click.option(
+    "--most",
+    default=20,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many of its newest occurrences at most.",
+)
 @database_options
 @json_option
 def show(name: str, most: int, dsn: str | None, schema: str, as_json: bool) -> None:

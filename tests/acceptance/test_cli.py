@@ -163,6 +163,12 @@ def test_the_doctor_looks_at_downstreams(tmp_path: Path, valkey_url: str) -> Non
     missing = fencing("doctor", "--target", f"sqlite:///{tmp_path}/x.db")
     assert missing.returncode == 1
     assert "create_all" in missing.stdout
+    gone = ("--target", "postgresql://ann:secret@127.0.0.1:1/x", "--target", "redis://127.0.0.1:1")
+    done = fencing("doctor", *gone, "--target", valkey_url, "--json")
+    found = json.loads(done.stdout)
+    assert [one["check"] for one in found if one["severity"] == "broken"] == ["reachable", "reachable"], done.stderr
+    assert "redis-version" in {one["check"] for one in found}, "a server that is gone hides no other"
+    assert (done.returncode, "secret" in done.stdout) == (1, False)
     done = fencing("doctor", "--target", valkey_url, "--json")
     assert {finding["where"].partition(":")[0] for finding in json.loads(done.stdout)} == {"redis"}
 
@@ -195,6 +201,12 @@ def test_the_doctor_finds_marks_that_the_issuer_has_not_reached(app: Scheduler, 
         (("worker", "json"), 2, "MODULE:ATTRIBUTE"),
         (("bench", "--only", "nothing"), 2, "known"),
         (("doctor", "--target", "nonsense"), 2, "MODULE:ATTRIBUTE"),
+        (("doctor", "--target", "no_such_module:engine"), 2, "no_such_module"),
+        (("doctor", "--target", "json:engine"), 2, "'json' has no 'engine'"),
+        (("doctor", "--target", "json:dumps"), 2, "no guard knows"),
+        (("doctor", "--target", "foo://x"), 2, "no database under this URL"),
+        (("jobs", "list", "--dsn", "postgresql://127.0.0.1:1/x", "--most", "-1"), 2, "--most"),
+        (("schedules", "show", "x", "--dsn", "postgresql://127.0.0.1:1/x", "--most", "-1"), 2, "--most"),
         (("frobnicate",), 2, "No such command"),
     ],
 )
