@@ -51,9 +51,10 @@ def _compile(construct: ClauseElement) -> _Compiled:
         if process is not None:
             processors[name] = process
     literals = {name: bind.effective_value for bind, name in made.bind_names.items() if not bind.required}
-    name_of = made._within_exec_param_key_getter
-    defaults = {name_of(column): column.default for column in made.insert_prefetch}
-    defaults |= {name_of(column): column.onupdate for column in made.update_prefetch}
+    unnamed = [(column, column.default) for column in made.insert_prefetch]
+    unnamed += [(column, column.onupdate) for column in made.update_prefetch]
+    # Asked for only then: a construct that is no INSERT or UPDATE has no such names.
+    defaults = {made._within_exec_param_key_getter(column): default for column, default in unnamed}
     return _Compiled(made.string, literals, defaults, processors)
 
 
