@@ -115,10 +115,14 @@ class Database:
 
     @property
     def conninfo(self) -> str:
-        """The connection string with the network settings that it does not name itself."""
+        """The connection string with the network settings that it does not name itself.
+
+        The driver reads JSON as UTF-8, whatever the connection speaks; so it speaks that, and the server converts.
+        """
         text = normalise_dsn(self._dsn)
         named = conninfo_to_dict(text)
-        return make_conninfo(text, **{key: value for key, value in _NETWORK.items() if key not in named})
+        network = {key: value for key, value in _NETWORK.items() if key not in named}
+        return make_conninfo(text, **network, client_encoding="UTF8")
 
     def connect(self, role: str) -> Connection:
         """Open a connection in autocommit mode; ``role`` shows in ``pg_stat_activity``.

@@ -19,6 +19,7 @@ from scheduler._doctor import diagnose
 from scheduler._grants import grants
 from scheduler._sql import Statements
 from scheduler.console.embedded import Postgres
+from scheduler.errors import ValueRefusedError
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +199,33 @@ def test_under_the_timeouts_of_a_dba(database: str, role: str) -> None:
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "jit")
             shown = [connection.execute("select current_setting(%s)", (name,)).fetchall()[0][0] for name in names]
         assert shown == ["15s", "7s", "off"], "the shorter time stays; ours is 10 s"
+
+
+def test_in_a_database_that_is_not_in_utf_8(postgres: Postgres) -> None:
+    name = f"latin_{uuid.uuid4().hex[:8]}"
+    with postgres.connect() as connection:
+        connection.autocommit = True
+        connection.execute(
+            sql.SQL("create database {} encoding 'LATIN1' locale 'C' template template0").format(sql.Identifier(name))
+        )
+    with installed(postgres.dsn(name)) as (app, tables):
+        ran: list[Any] = []
+
+        @app.task("note")
+        def note(job: Job) -> object:
+            ran.append(job.args)
+            return {"seen": "ß"}
+
+        app.schedule("jährlich", "0 0 1 1 *", tz="UTC", task="note", args="ü")
+        number = app.enqueue("note", {"ä": "ö"}, key="schlüssel").id
+        assert app.run_until_idle().completed == 1
+        assert ran == [{"ä": "ö"}]
+        assert app.job(number).result == {"seen": "ß"}
+        assert app.sync_schedules() == {"jährlich": "unchanged"}
+        with pytest.raises(ValueRefusedError, match='no equivalent in encoding "LATIN1"'):
+            app.enqueue("note", "€")
+        assert tables.states() == {"completed": 1}
+    postgres.drop_database(name)
 
 
 def test_two_schedulers_in_one_database_do_not_meet(database: str) -> None:
