@@ -31,6 +31,12 @@ walked as materialized (
     )
     select queue, task, number, value from step where value is not null
 ),
+room as materialized (
+    select q.name,
+        q.max_running - (select count(*) from {schema}.job j where j.status = 'leased' and j.queue = q.name) as free
+    from {schema}.queue q
+    where q.name = any(%(queues)s::text[]) and q.max_running is not null
+),
 heads as (
     select distinct on (w.value) h.id, h.priority, h.due_at, w.queue, w.value
     from walked w cross join lateral (
@@ -42,14 +48,8 @@ heads as (
     ) h
     where (
         select b.id from {schema}.job b where b.status = 'leased' and b.exclusive is not null and b.exclusive = w.value limit 1
-    ) is null
+    ) is null and w.queue <> all(array(select name from room where free <= 0))
     order by w.value, h.priority desc, h.due_at, h.id
-),
-room as materialized (
-    select q.name,
-        q.max_running - (select count(*) from {schema}.job j where j.status = 'leased' and j.queue = q.name) as free
-    from {schema}.queue q
-    where q.name = any(%(queues)s::text[]) and q.max_running is not null
 ),
 waiting as (
     select id, priority, due_at, queue, value from heads

@@ -173,6 +173,19 @@ def test_a_limit_and_a_value_hold_both(app: Scheduler, make: Callable[..., Hand]
     assert numbers(hand.claim()) == [1]
 
 
+def test_a_job_that_waits_for_its_queue_does_not_hold_up_its_value_elsewhere(
+    app: Scheduler, make: Callable[..., Hand]
+) -> None:
+    limited(app, 1)
+    hand = make()
+    app.enqueue("work", "runs", queue="mail")
+    assert numbers(hand.claim()) == ["runs"]
+    app.enqueue("work", "waits", queue="mail", exclusive="a", priority=1)
+    app.enqueue("work", "next", exclusive="a")
+    assert numbers(hand.claim()) == ["next"]
+    assert hand.claim() == []
+
+
 def test_a_limit_is_changed_and_taken_away_while_workers_run_and_each_change_is_in_the_audit(
     app: Scheduler, tables: Tables, make: Callable[..., Hand]
 ) -> None:
