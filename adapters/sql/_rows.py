@@ -95,7 +95,11 @@ class RowGuard:
         return self._write(target, self._key(key), token, {}, self._delete)
 
     def raise_fence(self, target: Any, key: Any, *, token: Any = None) -> Any:
-        """Raise the row's mark without changing it, or the one kept in ``fencing_mark`` if there is no such row."""
+        """Raise the row's mark without changing it, or the one kept in ``fencing_mark`` if there is no such row.
+
+        ``fencing.raise_fence`` and a job's ``fences=`` do not do this: they raise the one in ``fencing_mark``, and a
+        change of a row that has a mark does not look there.
+        """
 
         def plan(tx: Tx, row: _Row) -> Plan[None]:
             yield from self._update(tx, row.making())
