@@ -12,7 +12,8 @@ from adapters.sql import _triggers as triggers
 class Protected:
     """A protected table: ``SCHEMA.NAME`` (``NAME`` on SQLite), the expression of its resource, and what lacks triggers.
 
-    ``gaps``: partitions without the trigger against TRUNCATE, and triggers that somebody disabled. Protect it again.
+    ``gaps``: partitions without the trigger against TRUNCATE, and triggers that somebody disabled: protect it again.
+    And a table that it inherits from and that is not protected: a statement on that asks for no trigger here.
     """
 
     table: str
@@ -43,6 +44,9 @@ select n.nspname || '.' || c.relname, max(o.source),
             else array['fencing_protect_insert', 'fencing_protect_update', 'fencing_protect_delete',
                 'fencing_protect_truncate'] end) as needed
         where not exists (select from ours r where r.tgrelid = o.root and r.name = needed) order by 1)
+    || array(select cast(i.inhparent as regclass) || ' is its parent and not protected: statements on that pass by'
+        from pg_inherits i where i.inhrelid = o.root
+        and not exists (select from ours r where r.tgrelid = i.inhparent) order by 1)
 from ours o join pg_class c on c.oid = o.root join pg_namespace n on n.oid = c.relnamespace
 group by o.root, n.nspname, c.relname, c.relkind order by 1"""
 

@@ -335,6 +335,23 @@ def test_partitions_are_covered_also_later_ones(pg: str) -> None:
             protect(bind, "part_1", "id")
 
 
+def test_a_parent_that_is_not_protected_is_a_gap(pg_dsn: str) -> None:
+    bind = sql_doors.engine(pg_dsn)
+    create_all(bind)
+    with psycopg.connect(pg_dsn, autocommit=True) as bare:
+        bare.execute("create table parent (id int, n int); create table child () inherits (parent)")
+        protect(bind, "child", "'row/' || id")
+        fenced_write(
+            bind, "row/1", token=token(1), effect=lambda tx: tx.execute(sa.text("insert into child values (1)"))
+        )
+        (found,) = protected(bind)
+        assert [gap.split()[0] for gap in found.gaps] == ["parent"]
+        bare.execute("update parent set n = 1")  # this is the gap
+        protect(bind, "parent", "'row/' || id")
+        assert [one.gaps for one in protected(bind)] == [(), ()]
+        outside(pg_dsn, "update parent set n = 2")
+
+
 def test_a_trigger_that_somebody_disabled_is_seen(pg: str) -> None:
     bind = sql_doors.engine(pg)
     with psycopg.connect(pg, autocommit=True) as bare:
