@@ -16,6 +16,9 @@ class SmtpSink(testing.SmtpSink):
         try:
             return super().start()
         except ModuleNotFoundError as error:
-            raise ServerNotInstalledError(str(error)) from error
+            raise ServerNotInstalledError(
+                f"the SMTP server is not here: the package {error.name} is not installed. "
+                "Install it with pip install 'fencing-toolkit[demo]'"
+            ) from error
         except OSError as error:
             raise ServerUnavailableError(str(error)) from error
