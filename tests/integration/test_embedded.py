@@ -24,6 +24,7 @@ from scheduler.console.embedded._ports import free_port
 OWNER = """
     import os, signal, subprocess, sys, tempfile, threading
     from scheduler.console.embedded import Postgres, Valkey
+    from scheduler.console.embedded._watchdog import send  # a connection's process may have ended meanwhile
     tempfile.gettempdir()  # tries the directory with a file of Python's own, which a kill at that moment would leave
     kind, program = sys.argv[1:3]
     if kind == "postgres":
@@ -123,7 +124,7 @@ def test_however_the_owner_ends_nothing_stays(kind: str, end: str, scratch: Path
 def test_a_stopped_server_goes_with_its_killed_owner(kind: str, scratch: Path) -> None:
     body = """
         for pid in server.pids:
-            os.kill(pid, signal.SIGSTOP)
+            send(pid, signal.SIGSTOP)
         print("stopped")
         sys.stdin.readline()
     """
@@ -139,7 +140,7 @@ def test_a_killed_postmaster_takes_its_stopped_children_along(scratch: Path) -> 
     body = """
         for pid in server.pids:
             if pid != server.pid:
-                os.kill(pid, signal.SIGSTOP)
+                send(pid, signal.SIGSTOP)
         os.kill(server.pid, signal.SIGKILL)
         print("done")
         sys.stdin.readline()
