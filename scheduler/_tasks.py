@@ -86,8 +86,9 @@ def make_task(
 
 def check_name(what: str, name: object, most: int = 200) -> str:
     """Return ``name`` if it can name a task, queue or lease. ``TypeError`` or ``ValueError`` otherwise."""
+    article = "an" if what[:1] in "aeio" else "a"
     if not isinstance(name, str):
-        raise TypeError(f"a {what} is named by a str, not {type(name).__name__} ({name!r})")
+        raise TypeError(f"{article} {what} is named by a str, not {type(name).__name__} ({name!r})")
     if not name or len(name) > most or not name.isprintable():
-        raise ValueError(f"a {what}'s name is 1 to {most} printable characters, not {name[:80]!r}")
+        raise ValueError(f"{article} {what}'s name is 1 to {most} printable characters, not {name[:80]!r}")
     return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -76,6 +77,15 @@ def attribute_of(text: str, what: str) -> Any:
     if not hasattr(module, attribute):
         raise click.UsageError(f"{what}: module {module_name!r} has no {attribute!r}")
     return getattr(module, attribute)
+
+
+def need(command: str, *modules: str) -> None:
+    """Refuse a command that lacks modules of the extra ``demo``, naming all of them."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise click.ClickException(
+            f"`fencing {command}` needs {', '.join(missing)}: pip install 'fencing-toolkit[demo]'"
+        )
 
 
 def load_app(path: str) -> Scheduler:

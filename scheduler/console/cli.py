@@ -85,7 +85,8 @@ def main(arguments: list[str] | None = None) -> Any:
         check_packages()
         return cli.main(arguments, prog_name="fencing", standalone_mode=True)
     except (FencingError, ImportError) as exc:
-        click.echo(f"fencing: {exc}", err=True)
+        extra = _EXTRAS.get((getattr(exc, "name", None) or "").partition(".")[0])
+        click.echo(f"fencing: {exc}" + (f": pip install 'fencing-toolkit[{extra}]'" if extra else ""), err=True)
         sys.exit(1)
     except ValueError as exc:
         click.echo(f"fencing: {exc}", err=True)

