@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from sqlalchemy import Engine
@@ -21,7 +24,11 @@ from fencing._lease import process_holder
 from fencing._refusals import Refusal, on_refusal
 from fencing._token import Token
 
+log = logging.getLogger("fencing.refusals")
+
 Tx = SyncTx | AsyncTx
+_PATIENCE = 1.0
+"""The longest that a refused writer waits for its refusal to be kept, in seconds."""
 ADOPTED = "adopted"
 """The lineage of a mark that was made by :func:`adopt` from an issuer's name alone."""
 
@@ -30,11 +37,19 @@ def keep_refusals(bind: Any, *, schema: str | None = None) -> Callable[[], None]
     """Keep the refusals that this process meets at ``bind``'s database there, for ``explain()``; return what ends it.
 
     ``bind``: an Engine, on which each refusal is written in a transaction of its own: the refused one is rolled back
-    by its owner, as a rule. A refusal that cannot be written is logged.
+    by its owner, as a rule. On a thread of its own, which the writer waits for but briefly: on SQLite nothing can be
+    written until the refused transaction has ended. A refusal that cannot be written is logged.
     """
     guard: Any = SqlGuard(schema=check_schema(schema)).on(bind)
     if not isinstance(bind, Engine):
         raise TypeError("keep_refusals() takes an Engine: each refusal is written in a transaction of its own")
+    writers: dict[int, ThreadPoolExecutor] = {}  # a forked process has the object and not the thread
+
+    def write(facts: dict[str, Any]) -> None:
+        try:
+            guard.perform(lambda tx: _send(Statement(guard._options.dialect(tx.dialect).insert_act, facts)))
+        except Exception:
+            log.exception("%s: a refusal could not be kept", guard.downstream)
 
     def keep(refusal: Refusal) -> None:
         if refusal.downstream != guard.downstream:
@@ -47,7 +62,9 @@ def keep_refusals(bind: Any, *, schema: str | None = None) -> Callable[[], None]
             "late": refusal.late and refusal.late.total_seconds(),
         }
         facts = _act("refused", refusal.resource, str(refusal), detail, refusal.presenter)
-        guard.perform(lambda tx: _send(Statement(guard._options.dialect(tx.dialect).insert_act, facts)))
+        if os.getpid() not in writers:
+            writers[os.getpid()] = ThreadPoolExecutor(1, "fencing-refusals")
+        wait([writers[os.getpid()].submit(write, facts)], _PATIENCE)
 
     return on_refusal(keep)
 

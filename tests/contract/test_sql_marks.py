@@ -1,6 +1,7 @@
 """Marks as a person sees them: explained, listed, given to another issuer, compacted without reopening anything."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from support import sql_doors
 from support.locks import wait_until_blocked
 from support.sql_doors import ISOLATION, marks, token, with_isolation
+from support.waiting import eventually
 
 from adapters.sql import SqlGuard, adopt, compact, keep_refusals, metadata
 from fencing import Token, errors, explain, fenced_write, list_marks, raise_fence
@@ -159,6 +161,27 @@ def test_a_resource_is_explained_with_those_whom_it_refused(address: str) -> Non
     finally:
         end()
     assert explain(bind, "nobody").mark is None
+
+
+def test_a_refusal_inside_a_transaction_is_kept_when_that_has_ended(address: str) -> None:
+    """On SQLite nothing else can write before; the writer is not kept waiting for it."""
+    bind = sql_doors.engine(address)
+    raise_fence(bind, "a", token=token(9))
+    stop = keep_refusals(bind)
+    began = time.monotonic()
+    try:
+        with pytest.raises(errors.StaleTokenError), bind.begin() as connection:
+            raise_fence(connection, "a", token=token(5))
+    finally:
+        stop()
+    assert time.monotonic() - began < 4
+    kept = "select count(*) from fencing_act where kind = 'refused'"
+
+    def written() -> bool:
+        with bind.connect() as connection:
+            return bool(connection.execute(sa.text(kept)).scalar_one())
+
+    eventually(written, "the refusal is kept")
 
 
 def test_marks_are_listed_by_name(address: str) -> None:
