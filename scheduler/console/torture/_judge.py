@@ -133,6 +133,10 @@ def judge(
         if state in ("completed", "dead"):
             continue
         (by_failover if failed_over and state == "missing" else lost).append(f"the job {key!r} is {state}")
+    if found.outbox:  # none without guards
+        ended = (key for key in enqueued if found.jobs.get(key) == "completed")
+        gone = [f"the job {key!r} is completed, and its mail is not there" for key in ended if key not in found.outbox]
+        (by_failover if failed_over else lost).extend(gone)
     doubles += [f"the mail {key!r} arrived {count} times" for key, count in found.copies.items() if count > 1]
     lost += [f"the mail {key!r} is sent and never arrived" for key in _sent(found) if not found.copies[key]]
     return Report(
