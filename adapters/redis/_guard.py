@@ -150,7 +150,8 @@ class SyncRedisGuard(RedisGuard):
         """Move a resource to another issuer: its mark becomes ``token``, whichever issuer it had.
 
         Stop the writers of the old issuer first: the two counters have no order, so nothing tells a late one. Who did
-        it, why, and the old token stay with the mark. Raises as ``raise_fence`` where the issuer is the same.
+        it, why, and the old token stay with the mark. Raises as ``raise_fence`` where the issuer is the same, or had
+        the resource before under a newer token.
         """
         drive(self._place((resource,)), self._adopting(resource, token, reason, actor))
 

@@ -4,7 +4,8 @@
 -- KEYS  the marks, one for each resource in the order of their names, then the keys of the commands.
 -- ARGV  1 how many marks   2 the token, issuer/lineage/value   3 its holder
 --       4 what a missing mark means: "reject", "create", "raise" (create, whatever the eviction policy), or "adopt":
---         as raise, and a mark of another issuer gives way; who did it and why is the stamp
+--         as raise, and a mark of another issuer gives way, unless the token's own issuer had the resource before
+--         under a newer one; who did it and why is the stamp
 --       5 the writer, or "" if there are no commands   6 the stamp of its write, SEQUENCE:NONCE
 --       7 the generation of the first mark that the caller knows of; if the write was sent before: GENERATION/SINCE, how
 --         many microseconds ago it was first sent   8 the protocol of the connection, "2" or "3"
@@ -52,6 +53,14 @@ local function refusal(mark)
   if its_issuer ~= issuer then return 'issuer' end
   if its_value == value then return 'lineage' end
   if not larger(value, its_value) then return 'stale' end
+end
+
+-- For one who takes a resource from another issuer: the token of an issuer that had it before, which refuses this one.
+local function seen_before(key)
+  for at, its in string.gmatch(redis.call('HGET', key, 'adopted') or '', '(%d+) (%S+) [^\n]*') do
+    local verdict = its ~= token and refusal(its)
+    if verdict and verdict ~= 'issuer' then return verdict, its, at end
+  end
 end
 
 -- Microseconds since 1970, as text.
@@ -131,6 +140,8 @@ for i = 1, marks do
   elseif mark[1] ~= token then
     local verdict = refusal(mark[1])
     if verdict == 'issuer' and on_missing == 'adopt' and string.match(mark[1], '^[^/]+/[^/]+/%d+$') then
+      local before, its, at = seen_before(KEYS[i])
+      if before then return {before, i - 1, its, '', at, time()} end
       adopted[KEYS[i]] = time() .. ' ' .. mark[1] .. ' ' .. stamp
       verdict = nil
     end

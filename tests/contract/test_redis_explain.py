@@ -109,6 +109,13 @@ def test_a_resource_moves_to_another_issuer_by_a_person_who_says_why(client: red
         guard.adopt("a", token(2, issuer="etcd"), reason="back", actor="ann")
     guard.adopt("a", token(902), reason="and back", actor="bob")
     assert len(explain(client, "a").acts) == 2
+    with pytest.raises(errors.StaleTokenError) as caught:  # it had the resource before, under 3
+        guard.adopt("a", token(2, issuer="etcd"), reason="again", actor="ann")
+    assert caught.value.mark == new
+    with pytest.raises(errors.LineageConflictError):
+        guard.adopt("a", token(3, "etcd", "line-z"), reason="again", actor="ann")
+    assert len(explain(client, "a").acts) == 2
+    guard.adopt("a", new, reason="again", actor="ann")
     guard.adopt("new", token(1), reason="first", actor="ann")
     assert read_mark(client, "new") is not None
     client.hset("fencing:{odd}:mark", "token", "none")
