@@ -124,8 +124,8 @@ def group_plan(
     :func:`dispatch_plan` for ``gates`` without refusals. One way to the server and one commit for all of them.
 
     Returns the ids that were written and those that are open; of the others nothing was written. Zero rows mean that
-    every row was taken over. Locks the rows of the claim alone, which no other statement of this relay waits for.
-    Uses the primary keys.
+    every row was taken over. Locks the rows of the claim and the next one of their order keys: it waits for a person's
+    act on one of them that is not committed. Uses the primary keys.
     """
     told = {number: clean(next(iter(end.recipients.values()))[1]) for number, end in sorted(ends.items())}
     rows = yield Statement(
