@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from adapters.email import Act, Details, Entry, Outbox, Purged
+from adapters.email import Act, Details, Entry, Outbox, Purged, Resolution
 from adapters.email._states import FINISHED, STATES, State
 from scheduler.console._engines import engine_of, transaction
 from scheduler.console._options import act_options, dsn_option, json_option, print_json, print_table
@@ -128,18 +128,27 @@ def show(key: str, target: str | None, dsn: str | None, message: bool, as_json: 
 
 @outbox.command()
 @click.argument("key")
-@click.option("--sent", "resolution", flag_value="sent", help="You found out that it was sent.")
-@click.option("--not-sent", "resolution", flag_value="not-sent", help="You found out that it was not: send it now.")
-@click.option("--failed", "resolution", flag_value="failed", help="It was not, and is given up.")
+@click.option("--sent", is_flag=True, help="You found out that it was sent.")
+@click.option("--not-sent", is_flag=True, help="You found out that it was not: send it now.")
+@click.option("--failed", is_flag=True, help="It was not, and is given up.")
 @act_options
 @_target
 @json_option
 def resolve(
-    key: str, resolution: Any, reason: str, actor: str, target: str | None, dsn: str | None, as_json: bool
+    key: str,
+    sent: bool,
+    not_sent: bool,
+    failed: bool,
+    reason: str,
+    actor: str,
+    target: str | None,
+    dsn: str | None,
+    as_json: bool,
 ) -> None:
     """End the doubt about an uncertain message."""
-    if resolution is None:
-        raise click.UsageError("say what you found out: --sent, --not-sent or --failed")
+    if sent + not_sent + failed != 1:
+        raise click.UsageError("say what you found out: one of --sent, --not-sent and --failed")
+    resolution: Resolution = "sent" if sent else "not-sent" if not_sent else "failed"
     _act(
         as_json,
         target,

@@ -110,6 +110,7 @@ def test_an_uncertain_message_is_resolved_with_a_reason(engine: Engine, console:
         relayed(engine, smtp_sink)
     stats = console.json("stats")
     assert (stats["uncertain"], stats["pending"]) == (3, 0)
+    console("resolve", "a", "--sent", "--failed", "--reason", "which of the two?", status=2)
     assert "uncertain: 3" in console("stats")
     [act] = console.json("resolve", "a", "--sent", "--reason", "it is in the server's log", "--actor", "ann")
     assert act == {"key": "a", "id": act["id"], "before": "uncertain", "after": "sent", "warning": ""}
