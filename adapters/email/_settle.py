@@ -211,6 +211,8 @@ def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: 
         end = replace(end, cost=0)  # whoever took the row over counted this attempt
         # In doubt: a person who had it sent again ended the doubt by that.
         condition = f"{_from('evidence', end)} and dispatch = :dispatch and in_doubt"
+        if end.target not in FINISHED:
+            condition += f" and not {_STOPPED}"
         rows = yield from _write(claim, number, end, dialect, condition, {"dispatch": dispatch})
         if rows:
             yield from _settle_recipients(number, end, dialect)
@@ -220,6 +222,13 @@ def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: 
     what = f"{end.target}: {detail}"
     yield event_row(number, "evidence", claim, "late", what, dialect, dispatch=dispatch)
     return "lost"
+
+
+# A person stopped it while it was in doubt: that it did not leave is no reason to send it then.
+_STOPPED = (
+    "exists(select 1 from fencing_outbox_event e where e.outbox_id = fencing_outbox.id and e.kind = 'cancel'"
+    " and e.dispatch = :dispatch)"
+)
 
 
 def _wake(number: int, end: Settlement, dialect: str) -> Plan[None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from support.outbox import CounterLeases, mail, outbox_engine, recipients, row
+from support.outbox import CounterLeases, audit, mail, outbox_engine, recipients, row
 from support.waiting import eventually
 
 from adapters.email import (
@@ -32,6 +32,7 @@ from adapters.email._hold import Database
 from adapters.email._outcome import Settlement
 from adapters.email._rescue import rescue_plan
 from adapters.email._settle import Through, dispatch_plan, group_plan, release_plan, sent_plan, settle_plan
+from adapters.email._states import RecipientState
 from fencing import Lease
 from scheduler.console.embedded import Drop, Exchange, SmtpSink
 
@@ -90,6 +91,29 @@ class Serving:
         self.stop.set()
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+
+# -- late evidence about what a person stopped
+
+
+@pytest.mark.parametrize(("target", "after"), [("pending", "uncertain"), ("sent", "sent")])
+def test_late_evidence_sends_nothing_that_a_person_stopped_meanwhile(
+    engine: Engine, target: RecipientState, after: str
+) -> None:
+    put(engine, "k0", policy="resend")
+    database, leases = Database(engine), CounterLeases(engine)
+    first, second = (Claim(name, leases.token(), 0.001) for name in ("first", "second"))
+    [taken] = database.run(lambda dialect: claim_plan(first, 1, 5, dialect)).rows
+    assert database.run(lambda dialect: dispatch_plan(first, {taken.id: {}}, dialect)) == {taken.id: "open"}
+    eventually(lambda: database.run(lambda dialect: rescue_plan(second, 1, 5, dialect)), "its lease is over")
+    assert row(engine, "k0")["state"] == "pending"
+    with engine.begin() as tx:
+        assert OUTBOX.cancel(tx, "k0", actor="ann", reason="a mistake").after == "uncertain"
+    answers = dict.fromkeys(taken.recipients, (target, "its answer"))
+    end = Settlement(target, 1, 60.0 if target == "pending" else None, "its answer", answers)
+    said = database.run(lambda dialect: settle_plan(first, taken.id, end, dialect))
+    assert (said, row(engine, "k0")["state"]) == ("evidence" if after == "sent" else "lost", after)
+    assert ("evidence", "late" if after == "uncertain" else "sent") in audit(engine, "k0")
 
 
 # -- nothing to take
