@@ -27,6 +27,7 @@ from fencing._token import Token
 log = logging.getLogger("fencing.refusals")
 
 Tx = SyncTx | AsyncTx
+_ALL = 2**31 - 1
 _PATIENCE = 1.0
 """The longest that a refused writer waits for its refusal to be kept, in seconds."""
 ADOPTED = "adopted"
@@ -92,7 +93,7 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
         rows = yield Statement(sql.read_one + ending, {"resource": name})
         before = mark_of(sql, rows[0]).token if rows else None
         new = wanted
-        acts = yield from read_acts(sql, "adopt", name)
+        acts = yield from read_acts(sql, "adopt", name, _ALL)
         known = [
             Token(detail["value"], detail["issuer"], detail["lineage"])
             for *_, detail in acts

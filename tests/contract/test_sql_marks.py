@@ -114,6 +114,15 @@ def test_a_resource_goes_to_another_issuer_and_back_without_opening_to_old_token
     assert [act for act in explain(bind, "a").acts if "back" in act]
 
 
+def test_no_issuer_is_forgotten_however_often_a_resource_was_given_away(address: str) -> None:
+    with sql_doors.engine(address).begin() as connection:
+        raise_fence(connection, "a", token=token(50))
+        for number in range(22):
+            adopt(connection, "a", token(1, issuer=f"other-{number}"), "moved")
+        with pytest.raises(ValueError, match="open it to older"):
+            adopt(connection, "a", token(49), "back")
+
+
 def test_an_adopted_mark_outlives_a_floor_that_knows_only_its_new_issuer(address: str) -> None:
     bind = sql_doors.engine(address)
     raise_fence(bind, "a", token=token(50))
