@@ -112,6 +112,16 @@ def _issuer(connection: Connection, statements: Statements, where: str) -> Findi
             "set the server's clock, then run `fencing issuer bump`",
         )
     if state.current:
+        (_, newest) = connection.execute(statements["issued"]).fetchall()[0]
+        if newest < state.floor:
+            return Finding(
+                "issuer",
+                "broken",
+                where,
+                f"{name}: the sequence was set back: it stands at {newest}, and this lineage began at {state.floor}",
+                "new tokens are lower than those before, and repeat numbers that were given out",
+                "fencing issuer bump --reason 'the sequence was set back'",
+            )
         days = (clock_ms - (state.floor >> SHIFT)) / 86_400_000
         if days <= OLD_FLOOR:
             return Finding("issuer", "ok", where, name)

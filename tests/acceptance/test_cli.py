@@ -122,6 +122,17 @@ def test_the_doctor_is_content_with_a_fresh_install_and_names_what_is_broken(app
     assert "clock is behind" in ill.stdout
 
 
+def test_the_doctor_sees_a_sequence_that_was_set_back_and_a_bump_mends_it(app: Scheduler, pg_dsn: str) -> None:
+    with psycopg.connect(pg_dsn, autocommit=True) as connection:
+        connection.execute("select setval('fencing.token', 5)")
+    ill = fencing("doctor", "--json", dsn=pg_dsn)
+    assert ill.returncode == 1
+    [broken] = [one for one in json.loads(ill.stdout) if one["severity"] == "broken"]
+    assert (broken["check"], "set back" in broken["message"]) == ("issuer", True)
+    fencing("issuer", "bump", "--reason", "the sequence was set back", dsn=pg_dsn)
+    assert fencing("doctor", dsn=pg_dsn).returncode == 0
+
+
 def test_metrics_show_lag_outcomes_and_what_is_late(app: Scheduler, pg_dsn: str) -> None:
     with psycopg.connect(pg_dsn, autocommit=True) as connection:
         connection.execute("insert into fencing.queue (name, acceptable_lag, changed_at) values ('default', 5, now())")
