@@ -62,7 +62,7 @@ class Dialect:
     read_applied: str
     """Read the fingerprint and result of ``:key``."""
     store_result: str
-    """Store ``:result`` for ``:key``."""
+    """Store ``:result`` for ``:key``; a row if it is there, but on MariaDB and MySQL."""
     names: Callable[[tuple[str, ...]], Any]
     """How several names are passed as the one parameter ``:resources``."""
     moment: Callable[[Any], datetime]

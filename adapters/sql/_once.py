@@ -11,7 +11,7 @@ from adapters._tx import Plan, Statement
 from adapters.sql._dialect import Dialect
 from adapters.sql._marks import token_params
 from fencing._token import Token
-from fencing.errors import ContentionError, KeyConflictError
+from fencing.errors import ContentionError, KeyConflictError, NotInTransactionError
 
 MAX_KEY_BYTES = 512
 """The longest key, in bytes of UTF-8: it is a primary key."""
@@ -96,7 +96,18 @@ def dump_result(key: str, result: Any) -> str:
         ) from exc
 
 
-def store_result(sql: Dialect, key: str, text: str) -> Plan[Any]:
-    """Store the result in the claimed row; return it as every later call will see it."""
-    yield Statement(sql.store_result, {"key": key, "result": text})
+def store_result(sql: Dialect, key: str, text: str, downstream: str) -> Plan[Any]:
+    """Store the result in the claimed row; return it as every later call will see it.
+
+    Raises ``NotInTransactionError`` if the row is gone: the effect has rolled back, in SQL text that no driver sees.
+    """
+    rows = yield Statement(sql.store_result, {"key": key, "result": text})
+    if sql.name == "mysql":
+        rows = yield Statement(sql.read_applied, {"key": key})
+    if not rows:
+        raise NotInTransactionError(
+            f"{downstream}: the effect of the key {key!r} has rolled back its transaction, and the key and the fence "
+            "with it; what it wrote after that is not kept. Do not end the transaction inside the effect",
+            downstream=downstream,
+        )
     return json.loads(text)

@@ -229,7 +229,7 @@ def apply_once(options: Options, tx: SyncTx, write: Write, key: str, effect: Cal
     if applied is not None:
         return applied.result
     text = dump_result(key, run_effect(tx, effect))
-    return run(store_result(options.dialect(tx.dialect), key, text), tx)
+    return run(store_result(options.dialect(tx.dialect), key, text, tx.downstream), tx)
 
 
 async def apply_once_async(options: Options, tx: AsyncTx, write: Write, key: str, effect: Callable[[Any], Any]) -> Any:
@@ -238,4 +238,4 @@ async def apply_once_async(options: Options, tx: AsyncTx, write: Write, key: str
     if applied is not None:
         return applied.result
     text = dump_result(key, await run_effect_async(tx, effect))
-    return await run_async(store_result(options.dialect(tx.dialect), key, text), tx)
+    return await run_async(store_result(options.dialect(tx.dialect), key, text, tx.downstream), tx)

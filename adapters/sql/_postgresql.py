@@ -135,7 +135,8 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
             select cast(:key as text), cast(:fingerprint as text), {token} where {lower} is not null
             on conflict (key) do nothing returning 1, {restore}""",
         read_applied=f"select fingerprint, result, {restore} from {applied} where key = cast(:key as text)",
-        store_result=f"update {applied} set result = cast(:result as text) where key = cast(:key as text)",
+        store_result=f"""update {applied} set result = cast(:result as text) where key = cast(:key as text)
+            returning 1""",
         names=list,
         moment=_moment,
     )

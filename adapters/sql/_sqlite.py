@@ -80,7 +80,7 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         claim_key=f"""insert into {applied} ("key", fingerprint, issuer, lineage, value, holder, applied_at)
             values (:key, :fingerprint, {token}) on conflict ("key") do nothing returning 1""",
         read_applied=f'select fingerprint, result from {applied} where "key" = :key',
-        store_result=f'update {applied} set result = :result where "key" = :key',
+        store_result=f'update {applied} set result = :result where "key" = :key returning 1',
         names=_names,
         moment=_moment,
         close=f"update {mark} set tx = null where resource = ?",

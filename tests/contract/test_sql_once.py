@@ -250,6 +250,18 @@ def test_who_applied_it_is_written_down(address: str) -> None:
     assert row.applied_at
 
 
+def test_an_effect_that_rolls_back_in_sql_text_is_told(address: str) -> None:
+    """The key and the fence went with it, so what came after must not stay."""
+
+    def effect(connection: sa.Connection) -> None:
+        do(connection, "rollback")
+        do(connection, PUT, id="a", owner=1)
+
+    with pytest.raises(errors.NotInTransactionError, match="'k'"):
+        fenced_write(sql_doors.engine(address), "a", effect=effect, once="k", token=token(1))
+    assert (ledger(address), marks(address), applied(address)) == ({}, {}, {})
+
+
 @pytest.mark.parametrize("level", sql_doors.ISOLATION[1:])
 def test_at_stricter_isolation(pg: str, level: str) -> None:
     effect = Effect("x")
