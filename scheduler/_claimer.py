@@ -66,6 +66,7 @@ class Claimer:
         self._gate = gate
         self._shortest = min(task.lease for task in tasks.values())
         self._dry_at: int | None = None
+        self._front_at = 0
         self._guarded_at = float("-inf")
         self._swept_at = float("-inf")
         self._sweep_pause = 0.0
@@ -107,18 +108,23 @@ class Claimer:
         began, sent, settled = time.monotonic_ns(), lease_clock(), work.settled
         guarded = self._claim.waiting or sent - self._guarded_at >= GUARDED
         sweep = sent - self._swept_at >= max(SWEEP, self._sweep_pause)
+        if self._claim.at_front:
+            self._front_at = settled
         with self._link.use("claim") as connection:
             issuer, jobs = self._claim_some(connection, wanted, guarded or sweep, sweep)
-            if not jobs and not sweep and lease_clock() - self._swept_at >= self._sweep_pause:
-                # What that passed over is looked for before the worker rests.
+            rested = lease_clock() - self._swept_at >= self._sweep_pause
+            if not jobs and not sweep and not self._claim.again and rested:
+                # What that passed over is looked for before the worker rests. Not twice in a run through the exclusive
+                # values: the second would begin the next one, and the worker would never rest.
                 sweep = True
-                issuer, jobs = self._claim_some(connection, wanted, True, True)
+                issuer, jobs = self._claim_some(connection, wanted, not guarded, True)
         again = self._claim.again
         self._full = len(jobs) == wanted
         self._hand_over([self._hold(issuer, began, sent, claimed) for claimed in jobs])
         resting = not jobs and not again
         wait = self._look() if resting or self._gate.due else self._poll
-        self._dry_at = settled if sweep and resting and wait > BUSY else None
+        # What the run through the exclusive values passed before something was settled may be free since.
+        self._dry_at = self._front_at if sweep and resting and wait > BUSY else None
         if self._full:
             return 0
         if again:

@@ -51,6 +51,11 @@ class Claim:
         self.again = False
         """Whether the last claim could not see everything that it may take: another one at once may find more."""
 
+    @property
+    def at_front(self) -> bool:
+        """Whether the next guarded claim begins with the first of the exclusive values, or goes on after some."""
+        return not self._after
+
     def __call__(
         self, connection: Connection, batch: int, *, guarded: bool = True, sweep: bool = True, back: float = 0.0
     ) -> tuple[str, list[Claimed]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from threading import Barrier
 from typing import Any
 
@@ -12,6 +13,12 @@ from support.jobs import Hand, Tables, Working, ended, installed_beside
 from support.waiting import eventually
 
 from scheduler import Job, Scheduler
+from scheduler._claimer import CONTENDED, Claimer
+from scheduler._connect import Database, Link
+from scheduler._gate import Gate
+from scheduler._held import Work
+from scheduler._postgres import Claim
+from scheduler._sql import Statements
 from scheduler._store import Claimed
 from scheduler.console.embedded import Postgres
 
@@ -209,6 +216,36 @@ def test_the_plain_claim_leaves_both_to_the_guarded_one(app: Scheduler, make: Ca
     hand = make()
     assert numbers(hand.claim(guarded=False)) == [3]
     assert numbers(hand.claim()) == [1, 2]
+
+
+@pytest.mark.parametrize("values", [4, 7, 12, 17], ids="{} values".format)
+def test_a_worker_rests_however_many_values_have_to_wait(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch, values: int
+) -> None:
+    """One claim looks at some of them, and the next one goes on there; after the last one the worker rests."""
+    monkeypatch.setattr(Claim, "VALUES", 5)
+    later = datetime.now(UTC) + timedelta(days=1)
+    app.enqueue_many("work", range(values), due_at=later, exclusive="v{:02}".format)
+    statements, work, link = Statements(tables.schema), Work(), Link(Database(tables.dsn), "claim")
+    claim = Claim(statements, "me", ["default"], {"work": LEASE})
+    claimer = Claimer(link, claim, work, app._tasks, "me", 1, 1, 0.5, Gate(statements, "me", 60.0))
+
+    def runs_until_it_rests() -> int:
+        return next(number for number in range(1, 20) if (claimer.run_once() or 0) > CONTENDED)
+
+    whole = values // 5 + 1
+    assert runs_until_it_rests() == whole
+    assert claimer.dry
+    claimer.sweep_soon()
+    assert runs_until_it_rests() == whole
+    if whole > 1:
+        claimer.run_once()
+        work.settled += 1  # a job of a value that was passed already, perhaps
+        assert runs_until_it_rests() == whole - 1
+        assert not claimer.dry
+        assert runs_until_it_rests() == whole
+        assert claimer.dry
+    link.close()
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "2"])
