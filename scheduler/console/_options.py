@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from fencing._registry import check_packages
 from scheduler import Scheduler
 
 _DAY = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?")
@@ -66,6 +67,7 @@ def attribute_of(text: str, what: str) -> Any:
         raise click.UsageError(f"{what} takes a URL or MODULE:ATTRIBUTE, not {text!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")
+        check_packages()  # a folder of theirs here may have the name of one of ours
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:

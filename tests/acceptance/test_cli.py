@@ -228,6 +228,18 @@ def test_a_mistake_says_what_is_wrong_without_a_traceback(arguments: tuple[str, 
     assert "Traceback" not in done.stderr
 
 
+def test_a_folder_of_the_applications_that_hides_a_package_of_ours_is_named(tmp_path: Path) -> None:
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "adapters" / "__init__.py").touch()
+    (tmp_path / "shop_jobs.py").write_text("from adapters.sql import create_all\n")
+    call = "from scheduler.console.cli import main; main(['worker', 'shop_jobs:app'])"  # as the console script does
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", call], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert f"is shadowed by {tmp_path}/adapters" in done.stderr
+
+
 def test_grants_are_printed_and_nothing_is_asked_of_a_database() -> None:
     done = fencing("migrate", "--print-grants", "--role", "Shop App", "--schema", "jobs")
     assert done.returncode == 0, done.stderr
