@@ -337,6 +337,7 @@ class recorded:
 def _outcome_of(exc: BaseException) -> history.Outcome:
     if isinstance(exc, FenceRejected):
         return "refused"
-    if isinstance(exc, OutcomeUnknownError):
+    # What interrupts (a cancelled task, Ctrl-C) may have interrupted a commit.
+    if isinstance(exc, OutcomeUnknownError) or not isinstance(exc, Exception):
         return "unknown"
     return "contention" if isinstance(exc, ContentionError) else "failed"

@@ -63,6 +63,9 @@ class Keeper:
             except EtcdError as exc:
                 log.warning("the lease %r could not be renewed: %s", self._lease.name, exc)
                 pause = self._pause / _PER_TTL
+            except Exception:  # an answer that nobody foresaw must not end the thread that tells of a lost lease
+                log.exception("the lease %r could not be renewed", self._lease.name)
+                pause = self._pause / _PER_TTL
 
     def renew(self) -> None:
         """One renewal. Raises :class:`LeaseNotFoundError` where the lease is another's, or nobody's."""

@@ -389,3 +389,13 @@ def test_a_lease_is_had_by_one_at_a_time(etcd: Etcd) -> None:
     )
     for source in system._sources.values():
         source.close()
+
+
+def test_an_answer_that_nobody_foresaw_does_not_end_the_thread_that_tells_of_a_lost_lease(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EtcdLeases(etcd.url) as leases, leases.lease("odd", ttl=1) as lease:
+        [keeper] = leases._keepers
+        monkeypatch.setattr(keeper, "renew", {}.__getitem__)  # a TypeError at every call
+        assert lease.lost.wait(10)
+    assert "could not be renewed" in caplog.text

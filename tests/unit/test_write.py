@@ -186,6 +186,20 @@ def test_every_write_is_recorded_with_its_end(tmp_path: Path) -> None:
         history.read_events(["nonsense", "more"])
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(KeyboardInterrupt, "unknown"), (asyncio.CancelledError, "unknown"), (OSError, "failed")]
+)
+def test_what_interrupts_a_write_leaves_its_end_unknown(error: type[BaseException], outcome: str) -> None:
+    events: list[history.Event] = []
+    unsubscribe = history.subscribe(events.append)
+    try:
+        with pytest.raises(error), fenced_write(MemoryGuard(), "a", token=token(1)):
+            raise error
+    finally:
+        unsubscribe()
+    assert [event.outcome for event in events] == [outcome]
+
+
 def test_a_name_with_a_line_separator_of_unicode_stays_one_line_of_the_record(tmp_path: Path) -> None:
     names = ("a\u2028b", "a\x85b", "a\nb", "a\x1eb")
     record = history.JsonLines(tmp_path / "history.jsonl")
