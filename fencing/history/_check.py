@@ -11,7 +11,7 @@ not, whichever explains the rest.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
@@ -67,9 +67,11 @@ def check_history(events: Iterable[Event]) -> Checked:
             claims[token.issuer].append(Step(event, token))
         for name in event.resources:
             groups[event.downstream, name].add(event, token)
+    killed = {event.actor for event in known if event.kind == "kill"}
+    unrecorded = {issuer: [step for step in steps if step.event.actor in killed] for issuer, steps in claims.items()}
     found = chain(
         chain.from_iterable(check_issuer(steps) for steps in claims.values()),
-        chain.from_iterable(group.check(*place) for place, group in groups.items()),
+        chain.from_iterable(group.check(*place, unrecorded) for place, group in groups.items()),
     )
     ordered = sorted(found, key=lambda violation: (violation.events[-1].ended, violation.rule))
     places = {place for place, group in groups.items() if group.steps or group.looks}
@@ -131,7 +133,7 @@ class _Resource:
         elif event.kind == "settle" and event.outcome in DONE:
             self.settled.append(Step(event, token))
 
-    def check(self, downstream: str, resource: str) -> Iterator[Violation]:
+    def check(self, downstream: str, resource: str, unrecorded: Mapping[str, Sequence[Step]]) -> Iterator[Violation]:
         def violation(rule: Rule, text: str, *shown: Event) -> Violation:
             return Violation(rule, downstream, resource, text, tuple(sorted(shown, key=attrgetter("began"))))
 
@@ -142,7 +144,8 @@ class _Resource:
             yield from two_issuers(issuers, violation)
         for issuer, steps in issuers.items():
             yield from two_lineages(steps, violation)
-            yield from check_mark(steps, [step for step in self.refused if step.token.issuer == issuer], violation)
+            refused = [step for step in self.refused if step.token.issuer == issuer]
+            yield from check_mark(steps, refused, unrecorded.get(issuer, ()), violation)
         yield from check_settled(self.claims, self.settled, violation)
         for look in self.looks:
             yield from check_look(look, self.writes, violation)

@@ -35,7 +35,8 @@ Kind = Literal[
 ``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the work taken back
 after that. ``commit`` makes what the same actor had pending at the downstream certain. ``adopt`` moves resources to
 another issuer. ``look`` is what was found in a resource: its ``effects`` are all of them, in the order in which the
-downstream applied them, or with ``detail="last"`` only the newest. ``note`` is a remark for the reader.
+downstream applied them, or with ``detail="last"`` only the newest, or with ``detail="once"`` all of them where each
+was written under a ``once=`` key. ``note`` is a remark for the reader.
 """
 
 Outcome = Literal["accepted", "repeated", "refused", "unknown", "contention", "failed", "lost", "done"]

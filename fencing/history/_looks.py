@@ -21,14 +21,18 @@ def check_look(look: Event, writes: Mapping[str, list[Event]], violation: MakeVi
 
 def check_all(look: Event, writes: Mapping[str, list[Event]], violation: MakeViolation) -> Iterator[Violation]:
     """All effects are kept there: none is missing, and they lie in the order of their tokens. One that several tokens
-    may have written counts as the lowest that fits."""
+    may have written counts as the lowest that fits.
+
+    Of what was written under ``once=`` (``detail="once"``) the order says nothing: an attempt whose process was killed
+    may have applied it and left no record, and a later one was told that it is applied.
+    """
     found = set(look.effects)
     for effect, known in writes.items():
         certain = [event for event in known if sure(event) and event.ended < look.began]
         if certain and effect not in found:
             yield violation("accepted write lost", f"{effect!r} was accepted and is not there", certain[0], look)
     newest: Event | None = None
-    for effect in look.effects:
+    for effect in look.effects if look.detail != "once" else ():
         known = [event for event in writes.get(effect, ()) if possible(event)]
         fitting = [event for event in known if newest is None or value_of(event) >= value_of(newest)]
         if known and newest is not None and not fitting:

@@ -12,8 +12,13 @@ from fencing.history._extremes import Highest, Lowest, Sorted
 from fencing.history._violations import MakeViolation, Rule, Step, Violation, sure
 
 
-def check_mark(steps: Sequence[Step], refused: Sequence[Step], violation: MakeViolation) -> Iterator[Violation]:
-    """Hold the answers of one resource, for tokens of one issuer, against a mark that only rises."""
+def check_mark(
+    steps: Sequence[Step], refused: Sequence[Step], unrecorded: Sequence[Step], violation: MakeViolation
+) -> Iterator[Violation]:
+    """Hold the answers of one resource, for tokens of one issuer, against a mark that only rises.
+
+    ``unrecorded``: claims of actors that were killed. They may have raised a mark and left no record of it.
+    """
     answered = [step for step in steps if step.event.outcome != "unknown"]
     raised = Highest([step for step in steps if sure(step.event)])
     met = Highest(refused)
@@ -39,7 +44,8 @@ def check_mark(steps: Sequence[Step], refused: Sequence[Step], violation: MakeVi
     # The higher the mark, the fewer later answers it allows: so the lowest that explains the refusal is the one to try.
     lowest = min(answered, key=attrgetter("value"), default=None)
     later = Lowest(answered)
-    raising = sorted((step for step in steps if not _undone(step, later)), key=attrgetter("began"))
+    may_have = [*(step for step in steps if not _undone(step, later)), *unrecorded]
+    raising = sorted(may_have, key=attrgetter("began"))
     seen = Sorted()
     position = 0
     for step in sorted(refused, key=attrgetter("ended")):

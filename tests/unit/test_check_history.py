@@ -259,6 +259,28 @@ def test_an_effect_tried_under_two_tokens_may_lie_under_either(record: Record) -
     assert record.check().explained
 
 
+def test_what_was_written_under_once_keys_may_have_been_applied_by_an_attempt_without_a_record(record: Record) -> None:
+    record.add(0, 5, "write", "accepted", 2, effects=("x",))
+    record.add(0, 5, "write", "accepted", 1, effects=("y",))
+    look(record, "x", "y")
+    assert record.rules() == ["stale effect landed"]
+    record.events[-1] = replace(record.events[-1], detail="once")
+    assert record.check().explained
+    record.events[-1] = replace(record.events[-1], effects=("x",))
+    assert record.rules() == ["accepted write lost"]
+
+
+def test_a_killed_actor_may_have_raised_a_mark_and_left_no_record(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1)
+    record.add(2, 3, "claim", "done", 2, downstream="scheduler", resources=(JOB,), actor="worker")
+    stale(record, 4, 5, 1)
+    assert record.rules() == ["refused without cause"]
+    record.add(9, 9, "kill", "done", "", actor="somebody else")
+    assert record.rules() == ["refused without cause"]
+    record.add(9, 9, "kill", "done", "", actor="worker")
+    assert record.check().explained
+
+
 def test_a_token_that_is_none_is_named(record: Record) -> None:
     record.add(0, 1, "write", "accepted", "rubbish")
     with pytest.raises(ValueError, match="the write of holder-rubbish at 0: a token is written issuer/lineage/value"):

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from scheduler.console.torture._judge import Found, Report, judge
+from fencing.history import Event
+from scheduler.console.torture._judge import Found, Report, _fallen, judge
 
 
 def verdict(
@@ -29,3 +30,13 @@ def test_what_an_asynchronous_failover_took_is_counted_apart() -> None:
 
 def test_without_guards_there_is_no_outbox_to_look_into() -> None:
     assert verdict({"a": "completed", "b": "completed"}, {}, {"a": 1, "b": 1}).clean
+
+
+def test_rows_whose_tokens_fall_are_a_violation_whatever_the_record_says() -> None:
+    look = Event("look", "done", "torture", "postgresql", ("account/1",))
+    assert not list(_fallen(look, [("x", 1), ("y", 1), ("z", 2)]))
+    (violation,) = _fallen(look, [("x", 1), ("y", 3), ("z", 2)])
+    assert (violation.rule, violation.resource) == ("stale effect landed", "account/1")
+    assert violation.text == "'z' of token 2 lies behind 'y' of token 3"
+    report = judge(1.0, {}, [], Found([look], {}, {}, Counter(), [violation]), [], ())
+    assert report.violations == [violation]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email import message_from_bytes
+from itertools import pairwise
 from typing import Any, LiteralString
 
 import psycopg
@@ -22,12 +23,14 @@ LOST, DOUBLED = "accepted write lost", "effect doubled"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What lies in the servers: ``looks`` at the resources, jobs by key, outbox rows by key, copies of each mail."""
+    """What lies in the servers: ``looks`` at the resources, jobs by key, outbox rows by key, copies of each mail, and
+    where a token fell in the order of the rows."""
 
     looks: list[Event]
     jobs: dict[str, str]
     outbox: dict[str, str]
     copies: Counter[str]
+    fallen: list[Violation] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,15 @@ class Report:
 
 def look(servers: Servers) -> Found:
     """Look at everything, past all links."""
-    looks, accounts = [], [f"account/{number}" for number in range(ACCOUNTS)]
+    looks: list[Event] = []
+    fallen: list[Violation] = []
+    accounts = [f"account/{number}" for number in range(ACCOUNTS)]
     with psycopg.connect(servers.postgres.dsn()) as connection:
         for account in accounts:
-            rows = connection.execute("select name from effect where account = %s order by number", [account])
-            looks.append(_look("postgresql", account, (row[0] for row in rows)))
+            rows = connection.execute("select name, token from effect where account = %s order by number", [account])
+            effects = rows.fetchall()
+            looks.append(_look("postgresql", account, (name for name, _ in effects), "once"))
+            fallen += _fallen(looks[-1], effects)
         jobs = _states(connection, "select key, status from fencing.job where key is not null")
         outbox: dict[str, str] = {}
         if connection.execute("select to_regclass('fencing_outbox')").fetchone() != (None,):
@@ -95,15 +102,23 @@ def look(servers: Servers) -> Found:
             found: Any = client.lrange(redis_key(account, "effects"), 0, -1)
             looks.append(_look("redis", account, found))
     copies = Counter(message_from_bytes(mail.data)["Subject"] for mail in servers.sink.received)
-    return Found(looks, jobs, outbox, copies)
+    return Found(looks, jobs, outbox, copies, fallen)
 
 
 def _states(connection: psycopg.Connection[tuple[Any, ...]], statement: LiteralString) -> dict[str, str]:
     return {str(row[0]): str(row[1]) for row in connection.execute(statement)}
 
 
-def _look(downstream: str, account: str, effects: Iterable[str]) -> Event:
-    return history.Event("look", "done", "torture", downstream, (account,), effects=tuple(effects))
+def _look(downstream: str, account: str, effects: Iterable[str], detail: str = "") -> Event:
+    return history.Event("look", "done", "torture", downstream, (account,), effects=tuple(effects), detail=detail)
+
+
+def _fallen(look: Event, effects: Sequence[tuple[str, int]]) -> Iterator[Violation]:
+    """The rows say themselves under which token they were written: in their order it never falls."""
+    for (before, newer), (after, older) in pairwise(effects):
+        if older < newer:
+            text = f"{after!r} of token {older} lies behind {before!r} of token {newer}"
+            yield Violation("stale effect landed", look.downstream, look.resources[0], text, (look,))
 
 
 def judge(
@@ -119,7 +134,7 @@ def judge(
     by_failover: list[str] = []
     violations: list[Violation] = []
     lost, doubles = [], []
-    for violation in checked.violations:
+    for violation in (*checked.violations, *found.fallen):
         if _spans(violation, failed_over):
             by_failover.append(str(violation))
         elif violation.rule == LOST:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +95,7 @@ def run(
             for process in (*one.past, one.process)
             for event in process.events
         ]
+        events += [event for one in [*working, *relaying] for process in one.past for event in _killed(process)]
         found = look(servers)
         if record is not None:
             _keep(record, events, found)
@@ -180,6 +181,12 @@ def _keep(path: Path, events: list[history.Event], found: Found) -> None:
     for event in [*events, *found.looks]:
         lines(event)
     lines.close()
+
+
+def _killed(process: WorkerProcess) -> Iterator[history.Event]:
+    """That it was killed, for each name under which it acted: its last writes may be missing from its record."""
+    for actor in {event.actor for event in process.events}:
+        yield history.Event("kill", "done", actor)
 
 
 def _named(event: history.Event) -> history.Event:

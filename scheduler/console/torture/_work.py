@@ -23,10 +23,11 @@ LEASE = 1.0
 
 EFFECTS = """
 create table if not exists effect (
-    number bigint generated always as identity primary key, account text not null, name text not null
+    number bigint generated always as identity primary key,
+    account text not null, name text not null, token bigint not null
 )
 """
-INSERT = text("insert into effect (account, name) values (:account, :name)")
+INSERT = text("insert into effect (account, name, token) values (:account, :name, :token)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class _Fenced:
         _take_a_while()
 
         def insert(connection: Connection) -> None:
-            connection.execute(INSERT, {"account": account, "name": name})
+            connection.execute(INSERT, {"account": account, "name": name, "token": job.token.value})
 
         with history.effects(name):
             fenced_write(self._engine, account, effect=insert, once=name)
@@ -116,7 +117,7 @@ class _Unfenced:
         account, name = account_of(job), job.key
         _take_a_while()
         with _told(job, "postgresql:postgres", account, name), self._engine.begin() as tx:
-            tx.execute(INSERT, {"account": account, "name": name})
+            tx.execute(INSERT, {"account": account, "name": name, "token": job.token.value})
         once_each = effect_of(job)
         with _told(job, "redis:unfenced", account, once_each):
             self._cache.rpush(redis_key(account, "effects"), once_each)
