@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,14 +20,15 @@ class _Here(Protocol):
     link: Link
 
 
-class ActFace:
+class ActFace(ABC):
     """The methods that concern single jobs after they were enqueued; :class:`Scheduler` has the rest."""
 
     _statements: Statements
     _tasks: dict[str, Task]
 
+    @abstractmethod
     def _here(self) -> _Here:
-        raise NotImplementedError
+        """What belongs to this process."""
 
     def cancel(self, job_id: int, *, reason: str, actor: str | None = None) -> Outside:
         """End a job as ``cancelled``, whether it waits or runs; return what it was.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
@@ -32,18 +33,20 @@ class _Here(Protocol):
     link: Link
 
 
-class EnqueueFace:
+class EnqueueFace(ABC):
     """The methods that enqueue; :class:`Scheduler` has the rest."""
 
     _statements: Statements
     _tasks: dict[str, Task]
     _hooks: Hooks
 
+    @abstractmethod
     def _here(self) -> _Here:
-        raise NotImplementedError
+        """What belongs to this process."""
 
+    @abstractmethod
     def _known_task(self, name: str) -> str:
-        raise NotImplementedError
+        """Return the name, or refuse a task that is not registered."""
 
     def enqueue(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -32,18 +33,20 @@ class _Here(Protocol):
     registrar: Registrar
 
 
-class ScheduleFace:
+class ScheduleFace(ABC):
     """The methods that concern schedules; :class:`Scheduler` has the rest."""
 
     _statements: Statements
     _tasks: dict[str, Task]
     _schedules: dict[str, Declared]
 
+    @abstractmethod
     def _here(self) -> _Here:
-        raise NotImplementedError
+        """What belongs to this process."""
 
+    @abstractmethod
     def _known_task(self, name: str) -> str:
-        raise NotImplementedError
+        """Return the name, or refuse a task that is not registered."""
 
     # -- declared by the application
 
