@@ -1,8 +1,16 @@
-"""Draining: a worker against a loop written by hand."""
+"""Draining: a worker against a loop written by hand.
+
+The loop keeps what a worker of one's own cannot do without: a row with a queue, a due time, an owner, a lease, a token
+and a count of its attempts. Its claim returns what a handler has to be given; its completion is fenced by owner and
+token. It keeps no record of each attempt, draws its tokens from the row itself, calls no handler and renews nothing.
+Both arms have the same arguments in their jobs.
+"""
 
 from __future__ import annotations
 
+import json
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -14,25 +22,22 @@ JOBS = 30_000
 SCHEMA = "fencing_bench"
 BATCH = 100
 
-# The least that a fenced queue can be: one table, a claim with SKIP LOCKED, a completion that checks owner and token.
+# The least that a fenced queue with handlers can be.
 RAW_TABLE = """
 drop table if exists fencing_bench_raw;
 create table fencing_bench_raw (
-    id bigint generated always as identity primary key, due_at timestamptz not null,
-    status text not null default 'ready',
-    owner text, token bigint not null default 0, lease_until timestamptz, payload jsonb not null);
+    id bigint generated always as identity primary key, queue text not null default 'default',
+    due_at timestamptz not null, status text not null default 'ready',
+    owner text, token bigint not null default 0, lease_until timestamptz, attempt integer not null default 0,
+    payload jsonb not null);
 create index on fencing_bench_raw (due_at, id) where status = 'ready'
 """
-_RAW_SEED = """
-insert into fencing_bench_raw (due_at, payload)
-select now() - interval '1 hour' + i * interval '1 millisecond', jsonb_build_object('n', i)
-from generate_series(1, %s) i
-"""
 RAW_CLAIM = """
-update fencing_bench_raw set status = 'leased', owner = %s, token = token + 1, lease_until = now() + interval '30 s'
+update fencing_bench_raw
+set status = 'leased', owner = %s, token = token + 1, attempt = attempt + 1, lease_until = now() + interval '30 s'
 where id = any(array(select id from fencing_bench_raw where status = 'ready' and due_at <= now() order by due_at, id
     limit %s for update skip locked))
-returning id, token, payload
+returning id, token, queue, due_at, attempt, lease_until, payload
 """
 _RAW_COMPLETE = """
 update fencing_bench_raw r set status = 'done', lease_until = null from unnest(%s::bigint[], %s::bigint[]) u(id, token)
@@ -48,8 +53,13 @@ def filled(dsn: str, jobs: int, **options: Any) -> Scheduler:
     app = Scheduler(dsn, schema=SCHEMA)
     app.migrate()
     app.task("no-op")(no_op)
-    app.enqueue_many("no-op", ({"n": number} for number in range(jobs)), **options)
+    app.enqueue_many("no-op", map(arguments, range(jobs)), **options)
     return app
+
+
+def arguments(number: int) -> dict[str, Any]:
+    """What a job is given."""
+    return {"to": f"reader{number}@example.com", "n": number, "kind": "reminder"}
 
 
 def tidy(dsn: str, *statements: str) -> None:
@@ -96,7 +106,10 @@ def base(servers: Servers, scale: float) -> float:
     jobs = max(1, int(JOBS * scale))
     with psycopg.connect(servers.postgres, autocommit=True) as connection:
         connection.execute(RAW_TABLE)
-        connection.execute(_RAW_SEED, (jobs,))
+        due = datetime.now(UTC) - timedelta(hours=1)
+        with connection.cursor().copy("copy fencing_bench_raw (due_at, payload) from stdin") as copy:
+            for number in range(jobs):
+                copy.write_row((due, json.dumps(arguments(number))))
         connection.execute("vacuum analyze fencing_bench_raw")
         connection.execute("checkpoint")
         connection.prepare_threshold = 0

@@ -96,7 +96,7 @@ def _base(servers: Servers, count: int) -> list[float]:
             for _ in listener.notifies(timeout=2, stop_after=1):
                 pass
             for row in claimer.execute(RAW_CLAIM, ("raw", 100)).fetchall():
-                waited.append(time.time() - row[2]["at"])
+                waited.append(time.time() - row[6]["at"])
         producer.close()
         claimer.execute("drop table fencing_bench_raw")
     return waited
