@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 from weakref import WeakSet
 
+from fencing import Finding
 from fencing.errors import FencingError
 from scheduler import _migrate
 from scheduler._act_face import ActFace
 from scheduler._connect import Database, Link
+from scheduler._doctor import diagnose
+from scheduler._doctor_app import diagnose_app
 from scheduler._enqueue_face import EnqueueFace
 from scheduler._held import Counts
 from scheduler._hooks import E, Hooks
@@ -33,7 +36,7 @@ from scheduler._retention import Retention
 from scheduler._retry import Retry
 from scheduler._schedule_face import ScheduleFace
 from scheduler._schedules import Declared
-from scheduler._sql import Statements
+from scheduler._sql import Run, Statements
 from scheduler._tally import Tallies
 from scheduler._tasks import Fences, Task, check_name, make_task
 from scheduler._worker import Service, Worker, wait_until
@@ -234,6 +237,29 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
             raise ValueError(f"window= is a number of seconds from 60 to {MAX_WINDOW:.0f}, not {window!r}")
         with self._here().link.use("measure") as connection:
             return measure(connection, self._statements, window)
+
+    def diagnose(self) -> list[Finding]:
+        """Return what in the database would break a promise, and where it does not fit what this application declares:
+        tasks of waiting jobs that it does not know, schedules that are stored otherwise.
+
+        ``fencing doctor MODULE:APP`` prints it. Nothing is changed.
+        """
+        with self._here().link.use("diagnose") as connection:
+            findings = list(diagnose(connection, self._statements))
+            if self._tasks and not any(finding.severity == "broken" for finding in findings):
+                run = Run(connection, self._statements)
+                findings += diagnose_app(run, findings[0].where, self._tasks, self._schedules)
+            return findings
+
+    def issued(self) -> tuple[str, int]:
+        """Return the issuer's name and the newest number that it has given out: no mark of its may be beyond it.
+
+        Raises :class:`~scheduler.errors.NotMigratedError` where there is no issuer yet.
+        """
+        with self._here().link.use("ask for the newest token") as connection:
+            _migrate.check_migrated(connection, self._statements)
+            name, newest = connection.execute(self._statements["issued"]).fetchall()[0]
+            return name, newest
 
     def sync_queues(self) -> list[str]:
         """Store the declared queues; return the names of those that changed. A worker does this when it starts."""

@@ -9,16 +9,15 @@ from dataclasses import asdict
 import click
 
 from fencing import Finding
-from scheduler._connect import Database, Link
-from scheduler._doctor import diagnose
-from scheduler._sql import Statements
-from scheduler.console._options import database_options, json_option, print_json
+from scheduler import Scheduler
+from scheduler.console._options import database_options, json_option, load_app, print_json
 from scheduler.console._targets import Issued, diagnose_target
 
 _SIGNS = {"ok": "ok     ", "warning": "WARNING", "broken": "BROKEN "}
 
 
 @click.command()
+@click.argument("app", metavar="[MODULE:APP]", required=False)
 @database_options
 @click.option(
     "--target",
@@ -28,9 +27,12 @@ _SIGNS = {"ok": "ok     ", "warning": "WARNING", "broken": "BROKEN "}
     help="A downstream too: a SQLAlchemy or redis:// URL, or an engine, client or guard in your code.",
 )
 @json_option
-def doctor(dsn: str | None, schema: str, targets: tuple[str, ...], as_json: bool) -> None:
-    """Check the scheduler's database and downstreams. Exit status 1 if a promise is broken."""
-    findings = list(_findings(dsn, schema, targets))
+def doctor(app: str | None, dsn: str | None, schema: str, targets: tuple[str, ...], as_json: bool) -> None:
+    """Check the scheduler's database and downstreams. Exit status 1 if a promise is broken.
+
+    With MODULE:APP the database is that application's, and what it declares is compared with what is stored.
+    """
+    findings = list(_findings(app, dsn, schema, targets))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -39,18 +41,15 @@ def doctor(dsn: str | None, schema: str, targets: tuple[str, ...], as_json: bool
     sys.exit(1 if any(finding.severity == "broken" for finding in findings) else 0)
 
 
-def _findings(dsn: str | None, schema: str, targets: tuple[str, ...]) -> Iterator[Finding]:
+def _findings(path: str | None, dsn: str | None, schema: str, targets: tuple[str, ...]) -> Iterator[Finding]:
     issued = None
-    if dsn or not targets:
-        link = Link(Database(dsn), "doctor")
-        with link.use("diagnose") as connection:
-            statements = Statements(schema)
-            found = list(diagnose(connection, statements))
-            yield from found
-            if targets and not any(finding.severity == "broken" for finding in found):
-                row = connection.execute(statements["issued"]).fetchone()
-                issued = Issued(*row) if row else None
-        link.close()
+    if path or dsn or not targets:
+        app = load_app(path) if path else Scheduler(dsn, schema=schema)
+        found = app.diagnose()
+        yield from found
+        if targets and not any(finding.severity == "broken" for finding in found):
+            issued = Issued(*app.issued())
+        app.close()
     for target in targets:
         yield from diagnose_target(target, issued)
 

@@ -122,6 +122,39 @@ def test_the_doctor_is_content_with_a_fresh_install_and_names_what_is_broken(app
     assert "clock is behind" in ill.stdout
 
 
+def test_the_doctor_compares_an_application_with_what_is_stored(app: Scheduler, pg_dsn: str, tmp_path: Path) -> None:
+    tmp_path.joinpath("shop.py").write_text(
+        "from scheduler import Scheduler\n"
+        f"app = Scheduler({pg_dsn!r})\n"
+        "app.task('ship')(lambda job: None)\n"
+        "app.schedule('nightly', '0 3 * * *', tz='UTC', task='ship')\n"
+    )
+
+    def checks() -> dict[str, tuple[str, str]]:
+        done = fencing("doctor", "shop:app", "--json", folder=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return {one["check"]: (one["severity"], one["message"]) for one in json.loads(done.stdout)}
+
+    found = checks()
+    assert found["tasks of waiting jobs"][0] == found["tasks of schedules"][0] == "ok"
+    assert found["declared schedules"] == ("warning", "not as the application declares them: 'nightly' (not stored)")
+    fencing("schedules", "sync", "shop:app", folder=tmp_path)
+    assert checks()["declared schedules"][0] == "ok"
+    app.task("pack")(print)
+    app.enqueue("pack", queue="slow")
+    app.enqueue("pack", exclusive="parcel")
+    app.put_schedule("weekly", "0 3 * * 1", tz="UTC", task="pack", reason="a test")
+    app.put_schedule("nightly", "0 4 * * *", tz="UTC", task="ship", reason="a test")
+    app.close()
+    found = checks()
+    assert found["tasks of waiting jobs"] == (
+        "warning",
+        "jobs wait for tasks that it does not know: 'pack' in queue 'default', 'pack' in queue 'slow'",
+    )
+    assert found["tasks of schedules"][1].endswith("'weekly' (task 'pack')")
+    assert found["declared schedules"][1].endswith("'nightly' (stored otherwise)")
+
+
 def test_the_doctor_sees_a_sequence_that_was_set_back_and_a_bump_mends_it(app: Scheduler, pg_dsn: str) -> None:
     with psycopg.connect(pg_dsn, autocommit=True) as connection:
         connection.execute("select setval('fencing.token', 5)")

@@ -340,6 +340,7 @@ MEASURES = {
     "measure_leased": ({}, {"job_leased"}, 6_000),
     "measure_stuck": ({"tasks": ["work"], "limits": [60.0], "otherwise": 3600.0}, {"job_leased"}, 6_000),
     "measure_dead": ({}, {"job_dead"}, 1),
+    "waiting_tasks": ({"most": 1000}, {"job_ready", "job_exclusive"}, 100),
 }
 
 

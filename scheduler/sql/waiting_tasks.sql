@@ -1,0 +1,33 @@
+-- waiting tasks: the tasks that jobs wait for to run, by queue, up to %(most)s of ordinary and as many of exclusive jobs. Rows: (queue, task); none:
+-- nothing waits. Locks: none. Index: job_ready and job_exclusive, one look-up for each row.
+with recursive ordinary as (
+    (
+        select queue, task, 1 as number from {schema}.job
+        where status = 'ready' and exclusive is null
+        order by queue, task limit 1
+    )
+    union all
+    select n.queue, n.task, o.number + 1
+    from ordinary o cross join lateral (
+        select j.queue, j.task from {schema}.job j
+        where j.status = 'ready' and j.exclusive is null and (j.queue, j.task) > (o.queue, o.task)
+        order by j.queue, j.task limit 1
+    ) n
+    where o.number < %(most)s
+),
+exclusive as (
+    (
+        select queue, task, 1 as number from {schema}.job
+        where status = 'ready' and exclusive is not null
+        order by queue, task limit 1
+    )
+    union all
+    select n.queue, n.task, e.number + 1
+    from exclusive e cross join lateral (
+        select j.queue, j.task from {schema}.job j
+        where j.status = 'ready' and j.exclusive is not null and (j.queue, j.task) > (e.queue, e.task)
+        order by j.queue, j.task limit 1
+    ) n
+    where e.number < %(most)s
+)
+select queue, task from ordinary union select queue, task from exclusive order by queue, task
