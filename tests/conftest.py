@@ -16,9 +16,10 @@ from support.servers import IN_CI, PG_BINDIR, REDIS, available
 
 from scheduler.console.embedded import Postgres, SmtpSink, Valkey
 
-# In CI the same examples every time, and no deadline: a busy machine is not a failure.
+# In CI the same examples every time. A busy machine is not a failure, here or there: no deadline.
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("ci" if IN_CI else "default")
+settings.register_profile("by hand", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci" if IN_CI else "by hand")
 
 
 @pytest.fixture(scope="session")

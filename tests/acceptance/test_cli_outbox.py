@@ -159,11 +159,11 @@ def test_requeueing_what_is_being_handed_over_is_allowed_and_warned(
     smtp_sink.faults.append(held)
     sending = threading.Thread(target=relayed, args=(engine, smtp_sink))
     sending.start()
-    assert held.arrived.wait(20)
+    assert held.arrived.wait(60)
     assert console("requeue", "a", "--reason", "the reader waits") == "a: dispatching -> pending\n"
     assert "is handing it over at this moment: it may arrive twice" in console.error
     held.release()
-    sending.join(20)
+    sending.join(60)
     assert row(engine, "a")["state"] == "pending"
     assert ("requeue", "pending") in audit(engine, "a")
 
@@ -239,10 +239,10 @@ def test_the_relay_serves_until_sigterm_and_finishes_what_it_has_in_hand(
     smtp_sink.faults.append(held)
     process = relay_process(tmp_path, dsn, smtp_sink, "shopmail:app")
     try:
-        assert held.arrived.wait(30)
+        assert held.arrived.wait(60)
         process.send_signal(signal.SIGTERM)
         held.release()
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 0, log
@@ -269,7 +269,7 @@ def test_one_batch_with_the_schedulers_own_database(
         "--redirect-to",
         "qa@example.org",
     )
-    output, log = process.communicate(timeout=30)
+    output, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     assert json.loads(output)["sent"] == 2
     assert [one.rcpt_tos for one in smtp_sink.received] == [("qa@example.org",)] * 2
@@ -277,7 +277,7 @@ def test_one_batch_with_the_schedulers_own_database(
     smtp_sink.stop()
     put(engine, "c")
     away = relay_process(tmp_path, dsn, smtp_sink, "--once")
-    output, log = away.communicate(timeout=30)
+    output, log = away.communicate(timeout=60)
     assert away.returncode == 1, output + log
     assert "is not usable" in output
     assert row(engine, "c")["attempts"] == 0

@@ -59,8 +59,8 @@ def run(playground: Path, *arguments: str, **options: Any) -> tuple[int, dict[st
 
 
 def assert_nothing_left(playground: Path) -> None:
-    eventually(lambda: not processes_in(playground), f"no process is left: {processes_in(playground)}", 20)
-    eventually(lambda: not list(playground.iterdir()), f"no file is left: {list(playground.iterdir())}", 20)
+    eventually(lambda: not processes_in(playground), f"no process is left: {processes_in(playground)}")
+    eventually(lambda: not list(playground.iterdir()), f"no file is left: {list(playground.iterdir())}")
 
 
 def test_the_paused_worker_is_refused_everywhere_and_two_demos_do_not_meet(playground: Path, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_given_servers_are_used_and_left_as_they_were(
             pass
         assert what_is_in(postgres, valkey) != before
         process.kill()
-    eventually(lambda: what_is_in(postgres, valkey) == before, "a killed demo's things are removed", 30)
+    eventually(lambda: what_is_in(postgres, valkey) == before, "a killed demo's things are removed")
     assert_nothing_left(playground)
 
 

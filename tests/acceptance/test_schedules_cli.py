@@ -142,7 +142,7 @@ def test_a_worker_says_when_it_has_ended(tables: Tables, tmp_path: Path) -> None
             tables.wait_for_session("claim")  # by then it hears signals
             assert len(tables.rows("select release from {s}.presence")) == 1
             worker.send_signal(signal.SIGTERM)
-            _, errors = worker.communicate(timeout=30)
+            _, errors = worker.communicate(timeout=60)
         finally:
             worker.kill()
     assert worker.returncode == 0, errors.decode()

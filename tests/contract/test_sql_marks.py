@@ -266,7 +266,7 @@ def test_a_mark_is_not_made_under_a_floor_that_is_being_set(
         wait_until_blocked(pg, late.info.backend_pid)
     stricter = (errors.StaleTokenError, errors.ContentionError)
     with pytest.raises(errors.StaleTokenError if level == "read committed" else stricter):
-        older.result(20)
+        older.result(60)
     assert marks(pg) == {}
 
 
@@ -286,7 +286,7 @@ def test_a_mark_that_is_made_while_its_resource_is_given_away_is_not_overwritten
             giving = pool.submit(work)
             wait_until_blocked(pg, second.info.backend_pid, by=first.info.backend_pid)
         with pytest.raises(errors.ContentionError):
-            giving.result(20)
+            giving.result(60)
     assert marks(pg) == {"a": f"{issuer}/line-a/9"}
 
 
@@ -303,7 +303,7 @@ def test_compacting_waits_for_who_is_making_a_mark_and_leaves_marks_in_use(pg: s
 
             removed = pool.submit(work)
             wait_until_blocked(pg, second.info.backend_pid, by=first.info.backend_pid)
-        assert removed.result(20) == 3
+        assert removed.result(60) == 3
     raise_fence(sql_doors.engine(pg), "held", token=token(20))
     with psycopg.connect(pg, autocommit=True) as first, first.transaction():
         raise_fence(first, "held", token=token(21))

@@ -300,7 +300,7 @@ def test_who_comes_second_waits_and_is_then_judged(
     with pytest.raises(
         errors.StaleTokenError if level == "read committed" else (errors.StaleTokenError, errors.ContentionError)
     ):
-        stale.result(20)
+        stale.result(60)
     assert rows(pg).get(1, (0,))[0] == (9 if earlier == "update" else 0)
 
 
@@ -310,7 +310,7 @@ def test_a_newer_holder_waits_for_an_older_one_and_goes_on(pg: str, pool: Thread
     with psycopg.connect(pg, autocommit=True) as first, first.transaction():
         CHANGES["insert"](first, token(5))
         newer = second(pool, pg, lambda tx: CHANGES[later](tx, token(9)))
-    newer.result(20)
+    newer.result(60)
     expected = {"update": {1: (9, "shop/line-a/9")}, "insert": {1: (5, "shop/line-a/9")}, "delete": {}}
     assert rows(pg) == expected[later]
     with pytest.raises(errors.StaleTokenError):

@@ -75,7 +75,7 @@ def test_create_all_refuses_anything_else(pg_dsn: str) -> None:
 def test_ten_processes_that_create_the_tables_at_once_do_not_collide(pg_dsn: str) -> None:
     with ThreadPoolExecutor(10) as threads:
         for done in [threads.submit(create_all, sql_doors.engine(pg_dsn)) for _ in range(10)]:
-            done.result(30)
+            done.result(60)
     assert works(pg_dsn)
 
 

@@ -245,7 +245,7 @@ def test_it_sees_what_was_committed_while_it_waited(pg: str, pool: ThreadPoolExe
         with fenced_write(first, "a", token=token(5)):
             write(first)
             newer = second(pool, pg, statement, params, 9)
-    newer.result(20)
+    newer.result(60)
     assert (ledger(pg), marks(pg)) == (expected, {"a": "shop/line-a/9"})
 
 
@@ -255,7 +255,7 @@ def test_an_older_one_waits_and_is_refused(pg: str, pool: ThreadPoolExecutor) ->
         raise_fence(first, "a", token=token(9))
         older = second(pool, pg, ADD, {"id": "x", "owner": 5}, 5)
     with pytest.raises(errors.StaleTokenError):
-        older.result(20)
+        older.result(60)
     assert ledger(pg) == {}
 
 

@@ -300,7 +300,7 @@ def test_a_slow_line_is_no_broken_one() -> None:
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # so little fits on the way
         delivery = session.deliver(Outgoing("a@example.org", ("b@example.org",), content), lambda refused: None)
         session.close()
-        thread.join(10)
+        thread.join(60)
     assert delivery.answers["b@example.org"].fate == "sent"
 
 
@@ -308,7 +308,7 @@ def test_an_answer_that_does_not_come_in_time_is_uncertain(engine: Engine, smtp_
     release = threading.Event()
 
     def think(exchange: Exchange) -> None:
-        release.wait(30)
+        release.wait(60)
 
     smtp_sink.on_message = think
     put(engine, "k")
@@ -325,7 +325,7 @@ def test_the_lease_is_renewed_while_the_server_thinks(engine: Engine, smtp_sink:
 
     def think(exchange: Exchange) -> None:
         asked.set()
-        release.wait(30)
+        release.wait(60)
 
     smtp_sink.on_message = think
     put(engine, "k")
@@ -334,7 +334,7 @@ def test_the_lease_is_renewed_while_the_server_thinks(engine: Engine, smtp_sink:
     one = relay(engine, smtp_sink, lease=0.9)
     thread = threading.Thread(target=lambda: results.append(one.run_once()))
     thread.start()
-    assert asked.wait(10)
+    assert asked.wait(60)
     first = row(engine, "k")["lease_until"]
 
     def renewed_twice(seen: set[Any] = set()) -> bool:  # noqa: B006 - on purpose: what was seen so far
@@ -345,7 +345,7 @@ def test_the_lease_is_renewed_while_the_server_thinks(engine: Engine, smtp_sink:
     assert row(engine, "k")["lease_until"] > first
     assert relay(engine, smtp_sink).run_once() == RelayCounts()  # nothing is taken over
     release.set()
-    thread.join(20)
+    thread.join(60)
     assert results == [RelayCounts(claimed=2, sent=2)]
     assert len(smtp_sink.received) == 2
 
@@ -530,7 +530,7 @@ def test_the_own_lease_is_looked_at_once_more_after_dispatching_was_committed(
 
         eventually(over, "the lease is over while the commit still hangs")
         blocker.execute("select pg_advisory_unlock(1)")
-    thread.join(20)
+    thread.join(60)
     assert results == [RelayCounts(claimed=1, released=1)]
     assert (phases, smtp_sink.received, state(pg)) == ([], [], "pending")
     assert row(pg, "k")["attempts"] == 0
@@ -660,17 +660,17 @@ def test_it_runs_until_it_is_told_to_stop_and_gives_the_rest_back(engine: Engine
 
     def hold(exchange: Exchange) -> None:
         asked.set()
-        release.wait(30)
+        release.wait(60)
 
     smtp_sink.on_message = hold
     for number in range(4):
         put(engine, f"k{number}", number)
     thread = threading.Thread(target=relay(engine, smtp_sink).run, args=(stop,))
     thread.start()
-    assert asked.wait(10)
+    assert asked.wait(60)
     stop.set()
     release.set()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     with engine.connect() as connection:
         counts = OUTBOX.counts(connection)
@@ -694,7 +694,7 @@ def test_it_looks_at_once_when_it_is_woken(engine: Engine, smtp_sink: SmtpSink) 
 
     eventually(woken, "the second was sent although an hour is not over")
     stop.set()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -713,10 +713,10 @@ def test_it_survives_the_mail_server_and_missing_tables(pg_dsn: str, tmp_path: P
     put(made, "k")
     eventually(lambda: row(made, "k")["owner"] is not None, "it was claimed")
     smtp_sink.start()
-    smtp_sink.wait_for(1, timeout=30)
+    smtp_sink.wait_for(1, timeout=60)
     eventually(lambda: state(made) == "sent", "it is sent")
     stop.set()
-    thread.join(20)
+    thread.join(60)
     assert len(smtp_sink.received) == 1
     bare.dispose()
     made.dispose()

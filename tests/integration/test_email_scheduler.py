@@ -49,10 +49,10 @@ def test_what_a_job_puts_is_sent_by_a_relay_in_the_worker(engine: Engine, app: S
     stop = threading.Event()
     worker = threading.Thread(target=app.run_worker, kwargs={"stop": stop})
     worker.start()
-    smtp_sink.wait_for(1, timeout=20)
+    smtp_sink.wait_for(1, timeout=60)
     eventually(lambda: row(engine, "greeting/1")["state"] == "sent", "it is settled")
     stop.set()
-    worker.join(30)
+    worker.join(60)
     assert not worker.is_alive()
     assert len(smtp_sink.received) == 1
     with engine.connect() as connection:

@@ -94,13 +94,13 @@ def test_a_blocked_hook_holds_its_own_client_only(smtp_sink: SmtpSink) -> None:
     def hold(exchange: Exchange) -> None:
         if exchange.mail_from == "slow@example.org":
             asked.set()
-            assert go.wait(20)
+            assert go.wait(60)
 
     smtp_sink.on_message = hold
     with connect(smtp_sink) as slow, connect(smtp_sink) as quick:
         sending = threading.Thread(target=slow.sendmail, args=("slow@example.org", ["b@example.org"], MESSAGE))
         sending.start()
-        assert asked.wait(20)
+        assert asked.wait(60)
         quick.sendmail("quick@example.org", ["b@example.org"], MESSAGE)
         assert [m.mail_from for m in smtp_sink.wait_for(1)] == ["quick@example.org"]
         go.set()
@@ -171,14 +171,14 @@ def test_a_message_counts_although_its_client_left_before_the_answer(smtp_sink: 
 
     def hold(exchange: Exchange) -> None:
         asked.set()
-        assert go.wait(20)
+        assert go.wait(60)
 
     smtp_sink.on_message = hold
     client = connect(smtp_sink)
     envelope(client)
     client.docmd("DATA")
     client.send(b"hello\r\n.\r\n")
-    assert asked.wait(20)
+    assert asked.wait(60)
     client.close()
     with connect(smtp_sink) as other:  # the loop has seen the other one leave once it has answered this one twice
         other.noop()
@@ -222,13 +222,13 @@ def test_stopping_does_not_wait_for_a_blocked_hook_and_ends_every_connection(smt
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert asked.wait(20)
+    assert asked.wait(60)
     begun = time.monotonic()
     smtp_sink.stop()
     assert time.monotonic() - begun < 10
     with pytest.raises(smtplib.SMTPServerDisconnected):
         idle.noop()
-    asking.join(20)
+    asking.join(60)
     assert not asking.is_alive()
     go.set()
     client.close()

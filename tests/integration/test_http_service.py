@@ -72,7 +72,7 @@ def payments(shop_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield address
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 @pytest.fixture

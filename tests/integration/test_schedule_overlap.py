@@ -329,13 +329,13 @@ def test_the_handler_that_is_replaced_sees_it_and_its_writes_end(ground: Ground)
     def write(job: Job) -> None:
         if job.due_at == hour(9):
             started.set()
-            assert job.lease.lost.wait(20), "it is told"
+            assert job.lease.lost.wait(60), "it is told"
             eventually(lambda: guard.read_mark("report").token > job.token, "its fences are raised")
             with pytest.raises(StaleTokenError):
                 fenced_write(guard, "report", effect=lambda _: None, token=job.token)
             refused.set()
         else:
-            assert refused.wait(20)
+            assert refused.wait(60)
             with fenced_write(guard, "report"):
                 tokens.append(job.token)
 
@@ -343,7 +343,7 @@ def test_the_handler_that_is_replaced_sees_it_and_its_writes_end(ground: Ground)
     app.sync_schedules()
     ground.at(hour(9))
     with Working(app, concurrency=2):
-        assert started.wait(20)
+        assert started.wait(60)
         ground.at(hour(10))
         eventually(lambda: ground.tables.states() == {"cancelled": 1, "completed": 1}, "the next one has run")
     (revoked,) = ground.tables.rows("select * from {s}.revocation")

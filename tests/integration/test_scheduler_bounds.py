@@ -158,7 +158,7 @@ def test_a_worker_finds_a_late_commit_and_a_new_priority_within_seconds(app: Sch
         eventually(lambda: len(ran) == 5, "the others ran")
         late.commit()
         app.enqueue("note", "urgent", priority=3, due_at=PAST)
-        eventually(lambda: len(ran) == 7, "both were found", 10)
+        eventually(lambda: len(ran) == 7, "both were found")
 
 
 def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_by_a_claim() -> None:

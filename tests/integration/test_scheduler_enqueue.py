@@ -357,7 +357,7 @@ def test_a_key_in_another_transaction_is_waited_for_and_then_either_taken_or_fre
         waiter.start()
         wait_until_blocked(tables.dsn, second.info.backend_pid, by=first.info.backend_pid)
         getattr(first, end)()
-        waiter.join(10)
+        waiter.join(60)
         second.commit()
     (answer,) = answers
     if end == "commit":
@@ -395,7 +395,7 @@ def test_many_callers_with_one_key_make_one_job(app: Scheduler, tables: Tables, 
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join(30)
+        caller.join(60)
     assert len(answers) == 120
     assert sum(answer.created for answer in answers) == len(tables.jobs()) == 20
     assert {answer.id for answer in answers} == {job["id"] for job in tables.jobs()}
@@ -477,7 +477,7 @@ def test_two_callers_with_the_same_many_keys_wait_for_each_other_in_turn(app: Sc
         wait_until_blocked(tables.dsn, second.info.backend_pid, by=first.info.backend_pid)
         assert app.enqueue_many("work", keys[1000:], key=str, connection=first) == 500
         first.commit()
-        waiter.join(20)
+        waiter.join(60)
     assert answers == [0]
 
 
@@ -513,5 +513,5 @@ def test_the_notification_leaves_with_the_commit_and_names_the_queue(app: Schedu
         app.enqueue("work", queue="later", due_at=datetime(2099, 1, 1, tzinfo=UTC))
         app.enqueue("work", queue="here", connection=caller)
         caller.commit()
-        (note,) = listener.notifies(timeout=10, stop_after=1)
+        (note,) = listener.notifies(timeout=60, stop_after=1)
         assert note.payload == "here"

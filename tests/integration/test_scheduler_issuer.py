@@ -161,7 +161,7 @@ def test_of_many_claimers_that_notice_a_change_at_once_one_makes_it(app: Schedul
         for pid in pids:
             wait_until_blocked(tables.dsn, pid)
         door.rollback()
-        jobs = [job for claim in claims for job in claim.result(30)]
+        jobs = [job for claim in claims for job in claim.result(60)]
     assert len({job.id for job in jobs}) == len({job.token for job in jobs}) == len(jobs) > 0
     assert [row["lineage"] for row in tables.rows("select lineage from {s}.changes")] == [jobs[0].lineage]
     assert {job.lineage for job in jobs} == {issuer(tables)["lineage"]}

@@ -152,7 +152,7 @@ def test_who_waits_gets_it_when_it_is_released(app: Scheduler, other: Scheduler,
         waiter.start()
         eventually(lambda: len(tables.sessions("lease")) >= 2, "the waiter asks")
         assert got == []
-    waiter.join(20)
+    waiter.join(60)
     assert [one.token > lease.token for one in got] == [True]
 
 
@@ -170,7 +170,7 @@ def test_a_lease_that_was_taken_over_is_lost_and_its_late_release_frees_nobody_e
         tables.move_clock(31)
         with other.lease("reindex", ttl=30) as new:
             old._deadline = 0  # by its own clock it is time to renew; the database then says no
-            assert old.lost.wait(10)
+            assert old.lost.wait(60)
             with pytest.raises(LeaseLostError, match="is lost"):
                 old.ensure()
             taken = row(tables, "reindex")
@@ -188,16 +188,16 @@ def test_the_same_process_may_take_over_its_own_lost_lease_and_the_old_one_stays
         with app.lease("reindex", ttl=30) as lease:
             leases.append(lease)
             held.set()
-            leave.wait(20)
+            leave.wait(60)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert held.wait(10)
+    assert held.wait(60)
     tables.move_clock(31)
     with app.lease("reindex", ttl=30) as new:
         assert new.token > leases[0].token
         leave.set()
-        holder.join(20)
+        holder.join(60)
         taken = row(tables, "reindex")
         assert taken is not None, "the old release freed the new holder"
         assert taken["token"] == new.token.value
@@ -209,7 +209,7 @@ def test_a_renewal_that_gets_no_answer_does_not_keep_the_news_from_the_holder(ap
         backend = tables.wait_for_session("lease renewal")
         os.kill(backend, signal.SIGSTOP)
         try:
-            assert lease.lost.wait(10)
+            assert lease.lost.wait(60)
         finally:
             os.kill(backend, signal.SIGCONT)
 

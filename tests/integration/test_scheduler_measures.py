@@ -215,7 +215,7 @@ def test_refused_writes_expired_leases_and_lost_settlements_are_counted(app: Sch
             refusals.clear()
             raise StaleTokenError("a newer one was there", presented=job.token)
         if job.attempt == 1 and job.args == "slow":
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     app.enqueue("work", "refused")
     slow = app.enqueue("work", "slow").id
@@ -328,13 +328,13 @@ def test_hooks_that_raise_or_block_harm_no_job(app: Scheduler, tables: Tables) -
     @app.on(JobEvent)
     def bad(event: JobEvent) -> None:
         inside.set()
-        go_on.wait(20)
+        go_on.wait(60)
         raise SystemExit("it would end the process, if it could")
 
     app.task("work")(lambda job: None)
     app.enqueue_many("work", range(50))
     with Working(app):
-        assert inside.wait(20)
+        assert inside.wait(60)
         eventually(lambda: tables.states() == {"completed": 50}, "all jobs end while the hook blocks")
         go_on.set()
     assert app._hooks.failures == 150, "claimed, started and settled, each told"
@@ -348,7 +348,7 @@ def test_a_hook_is_told_of_a_job_that_is_lost(app: Scheduler, tables: Tables) ->
     @app.task("work", lease=30, retry=Retry(base=0))
     def work(job: Job) -> None:
         if job.attempt == 1:
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     number = app.enqueue("work").id
     with Working(app, concurrency=2):

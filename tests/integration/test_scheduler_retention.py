@@ -193,7 +193,7 @@ def test_a_job_that_runs_again_while_it_is_being_pruned_stays(
             other.close()
         finally:
             between.commit()
-        pruning.result(20)
+        pruning.result(60)
     assert tables.job(number)["status"] == "cancelled"
     assert len(tables.attempts(number)) == 2
     app.run_until_idle()

@@ -129,14 +129,14 @@ def test_an_old_holders_write_is_refused_by_the_downstream_after_its_job_was_can
     @app.task("write", lease=LEASE, fences=lambda job: [(shop, "invoice/7")])
     def write(job: Job) -> None:
         started.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         with pytest.raises(errors.StaleTokenError) as caught, shop.begin() as tx, fenced_write(tx, "invoice/7"):
             pass
         refused.append(caught.value.holder)
 
     with Working(app, concurrency=1) as working:
         number = app.enqueue("write").id
-        assert started.wait(20)
+        assert started.wait(60)
         assert app.cancel(number, reason="stop", actor="ann").fenced
         go_on.set()
         eventually(lambda: refused, "the write was refused")
@@ -152,7 +152,7 @@ def test_a_running_job_sees_through_its_lease_that_it_was_cancelled_and_why(app:
     @app.task("look", lease=3600)
     def look(job: Job) -> None:
         started.set()
-        assert job.lease.lost.wait(20)
+        assert job.lease.lost.wait(60)
         with pytest.raises(errors.LeaseLostError) as caught:
             job.lease.ensure()
         seen.append(str(caught.value))
@@ -160,7 +160,7 @@ def test_a_running_job_sees_through_its_lease_that_it_was_cancelled_and_why(app:
     with Working(app, concurrency=1):
         tables.wait_for_session("listener")
         number = app.enqueue("look").id
-        assert started.wait(20)
+        assert started.wait(60)
         app.cancel(number, reason="not needed", actor="ann")
         eventually(lambda: seen, "the handler saw it")
     assert "cancelled by ann: not needed" in seen[0]
@@ -172,15 +172,15 @@ def test_without_notifications_the_heart_brings_the_news(app: Scheduler, tables:
     @app.task("look", lease=1.0)
     def look(job: Job) -> None:
         started.set()
-        assert job.lease.lost.wait(20)
+        assert job.lease.lost.wait(60)
         seen.append(job.lease)
 
     number = app.enqueue("look").id
     thread = threading.Thread(target=app.run_until_idle)  # it does not listen
     thread.start()
-    assert started.wait(20)
+    assert started.wait(60)
     app.cancel(number, reason="not needed", actor="ann")
-    thread.join(30)
+    thread.join(60)
     with pytest.raises(errors.LeaseLostError):
         seen[0].ensure()
 
@@ -368,7 +368,7 @@ def test_an_attempt_over_its_limit_is_taken_away_however_lively_and_its_writes_e
     def hang(job: Job) -> str:
         if job.attempt > 1:
             return "second"
-        assert job.lease.lost.wait(20)
+        assert job.lease.lost.wait(60)
         eventually(lambda: read_mark(shop, "invoice/9").token > job.token, "the fence is raised")
         with pytest.raises(errors.LeaseLostError, match=r"overran by .*run-time limit of 1 s"):
             job.lease.ensure()

@@ -244,7 +244,7 @@ def test_one_settlement_that_the_database_refuses_does_not_keep_the_others(app: 
     tables.rows("create trigger picky before update on {s}.job for each row execute function {s}.picky()")
     app.enqueue_many("work", range(20))
     with Working(app):
-        eventually(lambda: tables.states() == {"completed": 19, "dead": 1}, "all but one are completed", 20)
+        eventually(lambda: tables.states() == {"completed": 19, "dead": 1}, "all but one are completed")
     (dead,) = [job for job in tables.jobs() if job["status"] == "dead"]
     assert (dead["args"], dead["reason"], dead["attempt"]) == (13, "lease expired", 2)
 
@@ -445,7 +445,7 @@ def test_sessions_that_are_killed_are_opened_again_and_the_work_goes_on(app: Sch
     done = threading.Semaphore(0)
     go_on = threading.Event()
     app.task("work", lease=5)(lambda _: done.release())
-    app.task("long", lease=0.5)(lambda _: go_on.wait(30) and None)
+    app.task("long", lease=0.5)(lambda _: go_on.wait(60) and None)
     roles = {"claim", "settle", "heart", "rescue", "materialise", "listener"}
 
     def seen() -> dict[str, int]:
@@ -454,13 +454,13 @@ def test_sessions_that_are_killed_are_opened_again_and_the_work_goes_on(app: Sch
     with Working(app):
         long = app.enqueue("long").id
         app.enqueue("work")
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=60)
         eventually(lambda: roles <= seen().keys(), "every part of the worker is connected")
         before = seen()
         for role in roles:
             tables.rows("select pg_terminate_backend(%(pid)s)", pid=before[role])
         app.enqueue("work")
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=60)
         eventually(lambda: all(seen().get(role, before[role]) != before[role] for role in roles), "all came back")
         go_on.set()
         tables.wait_for(long, "completed")
@@ -496,14 +496,14 @@ def test_heartbeats_go_on_until_the_last_handler_ends_in_a_drain(app: Scheduler,
 
     def work(job: Job) -> None:
         started.set()
-        go_on.wait(30)
+        go_on.wait(60)
         job.lease.ensure()
 
     app.task("work", lease=0.5)(work)
     number = app.enqueue("work").id
     other = Hand(tables.dsn, {"work": 0.5}, owner="other", schema=tables.schema)
     with Working(app, concurrency=1) as worker:
-        assert started.wait(10)
+        assert started.wait(60)
         worker.stop.set()
         stopped_at = tables.one("select clock_timestamp()")
         unstarted = app.enqueue("work").id
@@ -528,12 +528,12 @@ def test_what_is_claimed_but_not_started_is_given_back_without_an_attempt(app: S
     def work(job: Job) -> None:
         if next(fast, None) is None:  # from here on each blocks, and a batch waits behind it
             started.set()
-            go_on.wait(30)
+            go_on.wait(60)
 
     app.task("work")(work)
     app.enqueue_many("work", range(1000))
     with Working(app, concurrency=1, batch=50) as worker:
-        assert started.wait(20)
+        assert started.wait(60)
         worker.stop.set()
         eventually(lambda: tables.states().get("leased") == 1, "all but the running one are given back")
         go_on.set()
@@ -551,7 +551,7 @@ def test_a_drain_outlasts_a_failing_database_and_settles_what_ended(app: Schedul
     tables.rows("alter table {s}.attempt add constraint shut check (outcome is null) not valid")
     number = app.enqueue("work").id
     with Working(app) as worker:
-        assert started.wait(10)
+        assert started.wait(60)
         worker.stop.set()
         assert tables.job(number)["status"] == "leased"
         tables.rows("alter table {s}.attempt drop constraint shut")
@@ -616,10 +616,10 @@ def test_an_interrupt_leaves_the_rest_to_others(
 
     def work(_: Job) -> None:
         started.set()
-        go_on.wait(30)
+        go_on.wait(60)
 
     def interrupted(*_: object) -> None:
-        assert started.wait(10)
+        assert started.wait(60)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_app, "wait_until", interrupted)
@@ -677,12 +677,12 @@ def test_a_service_runs_inside_the_worker_is_started_again_and_ends_with_it(app:
             if len(self.runs) == 1:
                 raise RuntimeError("the first time it fails")
             self.running.set()
-            stop.wait(30)
+            stop.wait(60)
             self.runs.append("ended")
 
     service = Service()
     app.task("work")(print)
     app.add_service(service)
     with Working(app):
-        assert service.running.wait(10)
+        assert service.running.wait(60)
     assert service.runs == ["fencing-service", "fencing-service", "ended"]

@@ -82,7 +82,7 @@ def test_two_jobs_of_two_seconds_and_a_stream_of_short_ones_on_one_resource_all_
     app.task("short", retry=ONCE, fences=[(engine, "account/1")])(lambda job: write(job, "only"))
     long_ones = [app.enqueue("long").id for _ in range(2)]
     with Working(app), Working(app):
-        assert streaming.wait(20)
+        assert streaming.wait(60)
         shorts = [app.enqueue("short").id for _ in range(8)]
         eventually(lambda: tables.states() == {"completed": 10}, "all complete", 90)
     with engine.connect() as connection:

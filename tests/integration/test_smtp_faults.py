@@ -58,10 +58,10 @@ def test_a_held_answer_shows_the_moment_in_between(engine: Engine, relay: Relay,
     smtp_sink.faults.append(held)
     sending = threading.Thread(target=relay.run_once)
     sending.start()
-    assert held.arrived.wait(20)
+    assert held.arrived.wait(60)
     assert row(engine, "k")["state"] == "dispatching"
     held.release()
-    sending.join(20)
+    sending.join(60)
     assert row(engine, "k")["state"] == "sent"
 
 

@@ -32,7 +32,7 @@ FAR = datetime(2400, 1, 1, tzinfo=UTC)
 # The sample that runs every time takes seconds; the deep run draws as many examples as a night allows.
 # A walk through every minute is slow by design, so that no example has a deadline.
 few = settings(max_examples=1000 if DEEP else 30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-pytestmark = pytest.mark.timeout(3600 if DEEP else 120)
+pytestmark = pytest.mark.timeout(3600 if DEEP else 300)
 
 # What each of them is here for: usual jumps, half an hour, two hours, a day, three hours, jumps at midnight and back
 # over it, negative daylight saving, offsets of a quarter hour, many changes of standard time, and none at all.

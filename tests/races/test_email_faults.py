@@ -79,7 +79,7 @@ def run_until(relay: Relay, engine: Engine, key: str, state: str) -> None:
         relay.run_once()
         return bool(row(engine, key)["state"] == state)
 
-    eventually(reached, f"{key} is {state}", timeout=15)
+    eventually(reached, f"{key} is {state}")
 
 
 # After which point the message may have been handed over, and how often it is at the server in the end.
@@ -188,7 +188,7 @@ def test_of_a_batch_that_was_killed_half_way_nothing_is_lost_and_nothing_doubled
             counts = Outbox().counts(connection)
         return bool(counts["sent"] == 9 and counts["uncertain"] == 1)
 
-    eventually(settled, "nine are sent and one is uncertain", timeout=20)
+    eventually(settled, "nine are sent and one is uncertain")
     assert sorted(message.rcpt_tos[0] for message in smtp_sink.received) == sorted(
         f"reader{number}@example.org" for number in range(10)
     )

@@ -63,7 +63,7 @@ def waiting(pool: ThreadPoolExecutor, server: MariaDB, address: str, level: str,
             return call(connection)
 
     future = pool.submit(work)
-    assert known.wait(20)
+    assert known.wait(60)
     eventually(lambda: server.execute(WAITS.format(number[0])), "the second one waits for a lock")
     return future
 
@@ -101,11 +101,11 @@ def test_who_comes_second_waits_and_is_then_judged_by_what_was_committed(
         later = waiting(pool, mariadb, bank, level, lambda tx: put(tx, second))
         open_transaction.commit()
     if error is None:
-        later.result(20)
+        later.result(60)
         assert (ledger(bank), marks(bank)) == ({"a": second.value}, {"a": str(second)})
     else:
         with pytest.raises(error):
-            later.result(20)
+            later.result(60)
         assert (ledger(bank), marks(bank)) == ({}, {"a": str(first)})
 
 
@@ -118,7 +118,7 @@ def test_a_raise_that_is_rolled_back_is_no_evidence(
     with holder(bank, "a", token=token(9)) as open_transaction:
         later = waiting(pool, mariadb, bank, "REPEATABLE READ", lambda tx: put(tx, token(5)))
         open_transaction.rollback()
-        later.result(20)
+        later.result(60)
     assert (ledger(bank), marks(bank)) == ({"a": 5}, {"a": "shop/line-a/5"})
 
 
@@ -142,7 +142,7 @@ def test_thirty_first_writes_at_once_neither_deadlock_nor_pass_each_other(
     engine = bind(bank, level)
 
     def write(value: int) -> bool:
-        start.wait(20)
+        start.wait(60)
         try:
             with engine.begin() as connection:
                 put(connection, token(value))
@@ -185,7 +185,7 @@ def test_a_deadlock_inside_the_block_ends_the_fence_also_for_who_catches_it(
             eventually(lambda: mariadb.execute(WAITS.format(number)), "the other one waits")
             with pytest.raises(sa.exc.OperationalError, match="1213"):
                 do(connection, "update ledger set owner = 2 where id = :id", id="x")
-            crossing.result(20)
+            crossing.result(60)
             do(connection, PUT, id="unfenced", owner=9)
     other.rollback()
     other.close()
@@ -207,7 +207,7 @@ def test_a_deadlock_of_marks_is_contention_though_it_took_the_savepoint(
         light = waiting(pool, mariadb, bank, "REPEATABLE READ", crossing)
         raise_fence(heavy, "a", token=token(2))
         with pytest.raises(errors.ContentionError) as caught:
-            light.result(20)
+            light.result(60)
         assert (caught.value.resource, caught.value.presented) == ("b", token(3))
         heavy.commit()
     assert set(marks(bank).values()) == {"shop/line-a/2"}
@@ -233,7 +233,7 @@ def test_a_deadlock_of_an_effect_with_a_key_is_told_as_it_is(
         light = waiting(pool, mariadb, bank, "REPEATABLE READ", work)
         do(heavy, PUT, id="y", owner=1)
         with pytest.raises(sa.exc.OperationalError, match="1213"):
-            light.result(20)
+            light.result(60)
         heavy.rollback()
     assert marks(bank) == {}
 
@@ -257,7 +257,7 @@ def test_the_same_key_at_once_is_applied_once(bank: str, pool: ThreadPoolExecuto
     start = threading.Barrier(8)
 
     def apply(_: int) -> object:
-        start.wait(20)
+        start.wait(60)
         add = "insert into ledger values ('n', 1) on duplicate key update owner = owner + 1"
         return fenced_write(
             sql_doors.engine(bank), "a", effect=lambda tx: do(tx, add) and "done", token=token(5), once="k"

@@ -69,7 +69,7 @@ def stopped_before_its_first_job(ground: Ground, pool: ThreadPoolExecutor) -> It
         wait_until_blocked(ground.tables.dsn, backend, by=door.info.backend_pid)
         yield working, backend
         door.rollback()
-    working.result(20)
+    working.result(60)
 
 
 Act = Callable[[Run], Any]
@@ -98,7 +98,7 @@ def test_an_act_that_meets_a_materialiser_waits_and_withdraws_what_that_one_put_
     with stopped_before_its_first_job(ground, pool) as (_, backend):
         acting = pool.submit(ACTS[act](ground), person)
         wait_until_blocked(ground.tables.dsn, pid(person.connection), by=backend)
-    acting.result(20)
+    acting.result(60)
     assert ground.dues() == [hour(9)], "it was due"
     assert ground.dues("cancelled") == [hour(10)]
     assert ground.ledger("hourly") == [(hour(9), "enqueued")]
@@ -131,7 +131,7 @@ def test_a_resumption_that_meets_a_materialiser_makes_nothing_twice(
     with stopped_before_its_first_job(ground, pool) as (_, backend):
         pausing = pool.submit(pause, person, "hourly", "ann", "a moment")
         wait_until_blocked(ground.tables.dsn, pid(person.connection), by=backend)
-    pausing.result(20)
+    pausing.result(60)
     assert resume(person, "hourly", "ann", "over")
     ground.materialise()
     assert ground.dues() == [hour(9)]
@@ -149,7 +149,7 @@ def test_a_backfill_beside_a_materialiser_doubles_nothing(
         with stopped_before_its_first_job(ground, pool) as (_, backend):
             filling = pool.submit(backfill, person, "hourly", hour(7), hour(10), **window)
             wait_until_blocked(ground.tables.dsn, pid(person.connection), by=backend)
-        states = [one.state for one in filling.result(20)]
+        states = [one.state for one in filling.result(60)]
         assert states == ["enqueued", "present", "present"]
     else:
         with person.connection.transaction():
@@ -196,7 +196,7 @@ def test_a_deletion_that_meets_a_claim_leaves_the_job_to_it(
         ground.at(hour(9) - SECOND)
         deleting = pool.submit(delete, person, "hourly", "ann", "why not")
         wait_until_blocked(ground.tables.dsn, pid(person.connection), by=pid(claiming))
-    deleting.result(20)
+    deleting.result(60)
     assert ground.tables.job(job.id)["status"] == "leased"
     assert ground.ledger("hourly") == [(hour(9), "enqueued")], "it runs, and the ledger knows"
     ground.hand.complete(job)
@@ -248,7 +248,7 @@ def test_gates_and_claims_side_by_side_never_let_two_of_a_schedule_live(
     def work(number: int) -> None:
         with Database(ground.tables.dsn).connect("claim") as connection:
             gate = Gate(ground.statements, f"gate {number}", 0.5)
-            door.wait(20)
+            door.wait(60)
             for _ in range(60):
                 gate.look(connection)
                 with lock:
@@ -282,7 +282,7 @@ def test_a_job_that_ends_while_it_is_to_be_cancelled_stays_as_it_ended(
         ground.hand.complete(first)
         deciding = pool.submit(ground.gate.look, person.connection)
         wait_until_blocked(ground.tables.dsn, pid(person.connection), by=pid(settling))
-    assert deciding.result(20) == 0
+    assert deciding.result(60) == 0
     assert ground.tables.job(first.id)["status"] == "completed"
     assert ground.hand.claim_one().due_at == hour(10)
 

@@ -101,7 +101,7 @@ def test_a_cancel_that_waits_for_a_claim_takes_the_job_from_that_claims_holder(
         job = hand.claim_one()
         act = pool.submit(cancel, hand, person, number)
         wait_until_blocked(tables.dsn, pid(person), by=pid(claiming))
-    (revoked,) = act.result(20).revoked
+    (revoked,) = act.result(60).revoked
     assert (revoked.revoked, revoked.owner) == (job.token, "hand")
     assert hand.complete(job) is Settled.LOST
     assert tables.job(number)["status"] == "cancelled"
@@ -128,7 +128,7 @@ def test_a_cancel_that_waits_for_a_settlement_comes_too_late(
         assert hand.complete(job, "done") is Settled.OK
         act = pool.submit(cancel, hand, person, number)
         wait_until_blocked(tables.dsn, pid(person), by=pid(settling))
-    assert act.result(20) == Ended(others={number: "completed"})
+    assert act.result(60) == Ended(others={number: "completed"})
     assert tables.job(number)["result"] == "done"
     assert acts(tables) == []
 
@@ -142,7 +142,7 @@ def test_a_settlement_that_waits_for_a_cancel_is_lost(
         assert len(cancel(hand, person, number).revoked) == 1
         late = pool.submit(hand.complete, job, "done")
         wait_until_blocked(tables.dsn, pid(settling), by=pid(person))
-    assert late.result(20) is Settled.LOST
+    assert late.result(60) is Settled.LOST
     row = tables.job(number)
     assert (row["status"], row["result"]) == ("cancelled", None)
     assert tables.outcomes(number) == ["cancelled"]
@@ -158,7 +158,7 @@ def test_a_cancel_that_waits_for_a_rescue_ends_the_job_that_came_back(
         assert [one.id for one in hand.rescue()] == [number]
         act = pool.submit(cancel, hand, person, number)
         wait_until_blocked(tables.dsn, pid(person), by=pid(rescuing))
-    assert act.result(20).waiting == [number]
+    assert act.result(60).waiting == [number]
     assert hand.claim() == []
     assert hand.complete(job) is Settled.LOST
     assert tables.outcomes(number) == ["expired"]
@@ -187,7 +187,7 @@ def test_of_two_who_cancel_one_does(
             assert len(cancel(hand, person, number).revoked) == 1
             second = pool.submit(cancel, hand, other, number)
             wait_until_blocked(tables.dsn, pid(other), by=pid(person))
-        assert second.result(20) == Ended(others={number: "cancelled"})
+        assert second.result(60) == Ended(others={number: "cancelled"})
     assert acts(tables) == ["job cancelled"]
     assert tables.one("select count(*) from {s}.revocation") == 1
 
@@ -204,7 +204,7 @@ def test_of_two_who_replay_one_does(
             assert again(hand, person, number).ids == [number]
             second = pool.submit(again, hand, other, number)
             wait_until_blocked(tables.dsn, pid(other), by=pid(person))
-        assert second.result(20) == Replayed(skipped={number: "it is ready"})
+        assert second.result(60) == Replayed(skipped={number: "it is ready"})
     assert acts(tables) == ["job replayed"]
     assert len(hand.claim()) == 1
 
@@ -219,7 +219,7 @@ def test_a_replay_waits_for_whoever_enqueues_its_key_and_never_makes_two_alive(
         act = pool.submit(again, hand, person, number, keyless)
         wait_until_blocked(tables.dsn, pid(person), by=caller.info.backend_pid)
         getattr(caller, finish)()
-        done = act.result(20)
+        done = act.result(60)
     if finish == "commit":
         assert done.ids == [keyless], "the others of the batch are replayed all the same"
         assert "a job with its key is alive" in done.skipped[number]
@@ -260,8 +260,8 @@ def test_a_replay_that_waits_for_the_pruner_finds_nothing_to_replay(
         act = pool.submit(again, hand, person, number)
         wait_until_blocked(tables.dsn, pid(person), by=stopped)
         door.rollback()
-        run.result(20)
-        assert act.result(20) == Replayed(skipped={number: "there is no such job"})
+        run.result(60)
+        assert act.result(60) == Replayed(skipped={number: "there is no such job"})
     assert tables.jobs() == tables.attempts(number) == []
     assert acts(tables) == []
 
@@ -303,8 +303,8 @@ def test_a_completion_that_waits_for_the_limit_is_lost(
         late = pool.submit(hand.complete, job)
         wait_until_blocked(tables.dsn, pid(settling), by=stopped)
         door.rollback()
-        run.result(20)
-        assert late.result(20) is Settled.LOST
+        run.result(60)
+        assert late.result(60) is Settled.LOST
     assert tables.outcomes(number) == ["overran"]
     assert tables.job(number)["status"] == "ready"
 

@@ -116,7 +116,7 @@ def test_three_processes_materialise_and_work_one_monthly_schedule_and_there_is_
     """
     with worker(tables.dsn, tasks) as one, worker(tables.dsn, tasks) as two, worker(tables.dsn, tasks) as three:
         processes = [one, two, three]
-        eventually(lambda: len(tables.sessions("materialise")) == 3, "all three materialise", 30)
+        eventually(lambda: len(tables.sessions("materialise")) == 3, "all three materialise")
         with psycopg.connect(tables.dsn) as door:
             # The one that comes first is held before it writes into the ledger, until the others have come too.
             door.execute("lock table fencing.occurrence in share row exclusive mode")
@@ -128,7 +128,7 @@ def test_three_processes_materialise_and_work_one_monthly_schedule_and_there_is_
         def done() -> bool:
             return tables.states() == {"completed": 1}
 
-        eventually(done, "the occurrence was worked", 30)
+        eventually(done, "the occurrence was worked")
         since = tables.one("select clock_timestamp()")
         for role in ("materialise", "claim"):
             eventually(lambda role=role: looked_since(tables, role, since) == 3, f"each {role} has looked again")

@@ -80,7 +80,7 @@ def test_a_settlement_takes_the_rows_in_order_so_that_no_two_wait_for_each_other
             beside.execute(f"select from {tables.schema}.job where id = {job.id} for update nowait".encode())
         beside.rollback()
         door.rollback()
-        assert work.result(20) == [Settled.OK] * 6
+        assert work.result(60) == [Settled.OK] * 6
 
 
 def test_a_row_that_somebody_has_locked_costs_neither_its_own_lease_nor_the_others(tables: Tables, hand: Hand) -> None:
@@ -106,7 +106,7 @@ def test_a_settlement_that_waits_for_a_rescue_is_lost_when_that_one_commits(
         assert [one.id for one in rescuer.rescue()] == [job.id]
         late = pool.submit(hand.complete, job, "late")
         wait_until_blocked(tables.dsn, pid, by=rescuer.on("rescue").info.backend_pid)
-    assert late.result(20) is Settled.LOST
+    assert late.result(60) is Settled.LOST
     assert tables.job(job.id)["status"] == "ready"
     assert tables.outcomes(job.id) == ["expired"]
     rescuer.close()
@@ -135,7 +135,7 @@ def test_a_settlement_that_waits_for_another_of_its_own_says_so(
             assert settle(first, hand.statements, "hand", [completed(job, 1)]) == {job.token: Settled.OK}
             again = pool.submit(hand.complete, job, 1)
             wait_until_blocked(tables.dsn, pid, by=first.info.backend_pid)
-    assert again.result(20) is Settled.BEFORE
+    assert again.result(60) is Settled.BEFORE
     assert tables.outcomes(job.id) == ["completed"]
 
 
@@ -202,8 +202,8 @@ def test_an_edit_that_meets_a_materialiser_waits_and_then_leaves_no_ghosts(
         edit = pool.submit(store, run, edited._schedules["hourly"], Release(None, 10), "editor", "why not")
         wait_until_blocked(tables.dsn, editing.info.backend_pid, by=stopped)
         door.rollback()
-        materialising.result(20)
-        assert edit.result(20) == "changed"
+        materialising.result(60)
+        assert edit.result(60) == "changed"
     materialiser.run_once()
     link.close()
     jobs = [(job["due_at"], job["status"], job["args"]) for job in tables.jobs()]

@@ -86,11 +86,11 @@ def test_a_restart_in_the_middle_of_a_run_stops_no_loop_loses_no_job_and_lowers_
 
         holder = threading.Thread(target=hold, daemon=True)
         holder.start()
-        assert held.wait(10)
+        assert held.wait(60)
         long = app.enqueue("long").id
         app.enqueue_many("work", range(600))
         with worker(dsn, tasks) as one, worker(dsn, tasks) as two:
-            token = tables.wait_for(long, "leased", 30)["token"]
+            token = tables.wait_for(long, "leased")["token"]
             eventually(lambda: tables.states().get("completed", 0) > 100, "the run is in the middle")
             before = tables.one("select max(token) from {s}.job")
             server.restart("immediate")
@@ -100,12 +100,12 @@ def test_a_restart_in_the_middle_of_a_run_stops_no_loop_loses_no_job_and_lowers_
             one.tell("go on")
             two.tell("go on")
             after = app.enqueue("work", "after").id
-            eventually(lambda: tables.job(after)["status"] == "completed", "what is enqueued afterwards runs", 30)
+            eventually(lambda: tables.job(after)["status"] == "completed", "what is enqueued afterwards runs")
             eventually(lambda: tables.states().get("leased", 0) == 0, "everything has ended", 60)
             ticks = len(tables.occurrences("tick"))
             eventually(lambda: len(tables.occurrences("tick")) > ticks, "the materialisers go on")
             go_on.set()
-            holder.join(30)
+            holder.join(60)
             for process in (one, two):
                 process.send(15)
                 drained(process)
@@ -211,7 +211,7 @@ def test_what_ended_while_the_server_was_away_is_settled_when_it_is_back(
         numbers = [app.enqueue("work").id for _ in range(3)]
         with Working(app):
             for _ in numbers:
-                assert started.acquire(timeout=20)
+                assert started.acquire(timeout=60)
             tables.connect_anew()
             server.stop()
             away.set()
@@ -241,11 +241,11 @@ def test_a_holder_writes_and_settles_over_a_restart_shorter_than_its_lease(
 
         number = app.enqueue("work").id
         with Working(app):
-            assert started.wait(20)
+            assert started.wait(60)
             tables.connect_anew()
             server.restart()
             renewed = tables.job(number)["lease_until"]
-            eventually(lambda: tables.job(number)["lease_until"] > renewed, "the heart beats again", 20)
+            eventually(lambda: tables.job(number)["lease_until"] > renewed, "the heart beats again")
             restarted.set()
             tables.wait_for(number, "completed")
         job = tables.job(number)

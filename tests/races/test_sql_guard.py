@@ -84,7 +84,7 @@ class Writer:
             do(target, LOOK)
         self.pid = pid
         self.begun.set()
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         with fenced_write(self.guard.on(target), *resources, token=token):
             for resource in resources:
                 do(target, PUT, id=resource, owner=token.value)
@@ -96,7 +96,7 @@ class Writer:
                     await do(connection, LOOK)
                 self.pid = connection.info.backend_pid
                 self.begun.set()
-                assert await asyncio.to_thread(self.go.wait, 20)
+                assert await asyncio.to_thread(self.go.wait, 60)
                 async with fenced_write(self.guard.on(connection), *resources, token=token):
                     for resource in resources:
                         await do(connection, PUT, id=resource, owner=token.value)
@@ -104,7 +104,7 @@ class Writer:
     def begin(self, pool: ThreadPoolExecutor, *resources: str, token: Token) -> "Future[None]":
         """Returns once the transaction is open; the write begins at ``go``."""
         future = pool.submit(self.write, *resources, token=token)
-        assert self.begun.wait(20)
+        assert self.begun.wait(60)
         return future
 
     def start(self, pool: ThreadPoolExecutor, *resources: str, token: Token) -> "Future[None]":
@@ -148,11 +148,11 @@ def test_who_comes_second_waits_and_is_then_judged_by_what_was_committed(
         waiting = Writer(kind, pg).start_blocked(pool, "a", token=second)
         open_transaction.commit()
     if error is None:
-        waiting.result(20)
+        waiting.result(60)
         assert (ledger(pg), marks(pg)) == ({"a": second.value}, {"a": str(second)})
     else:
         with pytest.raises(error) as caught:
-            waiting.result(20)
+            waiting.result(60)
         assert type(caught.value) is error
         assert (ledger(pg), marks(pg)) == ({}, {"a": str(first)})
 
@@ -167,7 +167,7 @@ def test_a_raise_that_is_rolled_back_is_no_evidence_against_who_waited(
     with holder(pg, "a", token=token(9)) as open_transaction:
         waiting = Writer(kind, pg).start_blocked(pool, "a", token=token(5))
         open_transaction.rollback()
-        waiting.result(20)
+        waiting.result(60)
     assert (ledger(pg), marks(pg)) == ({"a": 5}, {"a": "shop/line-a/5"})
 
 
@@ -181,7 +181,7 @@ def test_a_newer_holder_waits_for_an_older_write_in_flight(pg: str, pool: Thread
             newer = Writer("psycopg", pg).start_blocked(pool, "a", token=token(9))
             do(older, PUT, id="a", owner=5)
         assert not newer.done()
-    newer.result(20)
+    newer.result(60)
     assert (ledger(pg), marks(pg)) == ({"a": 9}, {"a": "shop/line-a/9"})
 
 
@@ -189,11 +189,11 @@ def test_writers_with_the_same_token_take_turns(pg: str, pool: ThreadPoolExecuto
     with holder(pg, "a", token=token(5)) as first:
         second = Writer("connection", pg).start_blocked(pool, "a", token=token(5))
         first.commit()
-    second.result(20)
+    second.result(60)
     with holder(pg, "b", "a", token=token(5)) as first:
         second = Writer("psycopg", pg).start_blocked(pool, "a", "c", token=token(5))
         first.commit()
-    second.result(20)
+    second.result(60)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -210,7 +210,7 @@ def test_no_stale_commit_from_an_old_snapshot(
     raise_fence(sql_doors.engine(pg), *resources, token=token(9))
     writer.go.set()
     with pytest.raises(errors.ContentionError):
-        write.result(20)
+        write.result(60)
     assert ledger(pg) == {}
     assert set(marks(pg).values()) == {"shop/line-a/9"}
 
@@ -224,7 +224,7 @@ def test_no_stale_commit_past_a_mark_that_the_snapshot_does_not_show(
     raise_fence(sql_doors.engine(pg), "a", token=token(9))
     writer.go.set()
     with pytest.raises(errors.ContentionError):
-        write.result(20)
+        write.result(60)
     assert (ledger(pg), marks(pg)) == ({}, {"a": "shop/line-a/9"})
 
 
@@ -238,7 +238,7 @@ def test_who_waited_under_a_snapshot_meets_contention_when_the_mark_moved(
         write = writer.start_blocked(pool, "a", token=token(5))
         newer.commit()
     with pytest.raises(errors.ContentionError) as caught:
-        write.result(20)
+        write.result(60)
     assert (caught.value.resource, caught.value.presented) == ("a", token(5))
     assert ledger(pg) == {}
 
@@ -292,7 +292,7 @@ def test_guards_of_both_modes_take_the_marks_in_one_order(
             raise_fence(SqlGuard(lock_timeout=0.2).on(free), "c", token=token(5))
         middle.rollback()
     for write in writes:
-        write.result(20)
+        write.result(60)
 
 
 @pytest.mark.parametrize("resources", [("a",), ("a", "b")], ids=["one", "two"])
@@ -305,7 +305,7 @@ def test_a_holder_that_stays_is_contention_after_the_lock_timeout_and_never_stal
     with holder(pg, "a", token=token(9)):
         write = Writer(kind, pg, SqlGuard(lock_timeout=0.2, on_missing=mode)).start(pool, *resources, token=token(5))
         with pytest.raises(errors.ContentionError, match="lock timeout"):
-            write.result(20)
+            write.result(60)
     assert ledger(pg) == {}
     assert set(marks(pg).values()) == {"shop/line-a/1"}
 
@@ -320,7 +320,7 @@ def test_each_of_several_marks_is_waited_for_no_longer_than_the_lock_timeout(
     with holder(pg, "c", token=token(9)):
         write = Writer("psycopg", pg, guard).start(pool, "a", "b", "c", token=token(5))
         with pytest.raises(errors.ContentionError):
-            write.result(20)
+            write.result(60)
 
 
 def test_a_stricter_lock_timeout_of_the_callers_stays(pg: str, pool: ThreadPoolExecutor) -> None:
@@ -389,7 +389,7 @@ def test_a_concurrent_caller_of_a_key_waits_for_the_first(
     def slow(handle: Any) -> str:
         calls.append("first")
         in_effect.set()
-        assert finish.wait(20)
+        assert finish.wait(60)
         if not committed:
             raise Undone
         return "of the first"
@@ -401,7 +401,7 @@ def test_a_concurrent_caller_of_a_key_waits_for_the_first(
     first = pool.submit(
         fenced_write, sql_doors.engine(pg), resources[0], effect=slow, token=token(5), once="k", fingerprint="f"
     )
-    assert in_effect.wait(20)
+    assert in_effect.wait(60)
     other = psycopg.connect(pg, autocommit=True)
 
     def call() -> Any:
@@ -412,10 +412,10 @@ def test_a_concurrent_caller_of_a_key_waits_for_the_first(
     wait_until_blocked(pg, other.info.backend_pid)
     finish.set()
     if committed:
-        assert (first.result(20), second.result(20), calls) == ("of the first", "of the first", ["first"])
+        assert (first.result(60), second.result(60), calls) == ("of the first", "of the first", ["first"])
     else:
         assert isinstance(first.exception(20), Undone)
-        assert (second.result(20), calls) == ("of the second", ["first", "second"])
+        assert (second.result(60), calls) == ("of the second", ["first", "second"])
 
 
 def test_twenty_callers_of_one_key_apply_it_once(pg: str, pool: ThreadPoolExecutor) -> None:

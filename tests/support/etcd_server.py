@@ -39,7 +39,7 @@ class Etcd(Server):
 
     def __init__(self, *, data: Path | None = None) -> None:
         """``data``: a data directory to start from, copied."""
-        super().__init__(port=None, start_timeout=30)
+        super().__init__(port=None, start_timeout=60)
         self._data = data
         self._program = Path()
 

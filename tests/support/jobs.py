@@ -95,7 +95,7 @@ class Tables:
         with self.connection.transaction():
             put_clock(self.connection, self.schema, expression)
 
-    def wait_for(self, number: int, status: str, timeout: float = 20) -> dict[str, Any]:
+    def wait_for(self, number: int, status: str, timeout: float = 60) -> dict[str, Any]:
         """The job, once it is in this state."""
 
         def there() -> bool:
@@ -115,7 +115,7 @@ class Tables:
             name=f"fencing {role}",
         )
 
-    def wait_for_session(self, role: str, waiting: bool = False, timeout: float = 20) -> int:
+    def wait_for_session(self, role: str, waiting: bool = False, timeout: float = 60) -> int:
         """The backend of the only session of this role, once it is there (and waits for a lock)."""
 
         def there() -> list[int]:
@@ -240,7 +240,7 @@ class Working:
         self.stop.set()
         self.drained()
 
-    def drained(self, timeout: float = 30) -> Counts:
+    def drained(self, timeout: float = 60) -> Counts:
         """What it did, once it has stopped."""
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "the worker does not stop"
@@ -291,7 +291,7 @@ def program(dsn: str, code: str, **options: Any) -> PythonProcess:
     return PythonProcess(_BEFORE + textwrap.dedent(code), dsn, **options)
 
 
-def drained(process: PythonProcess, timeout: float = 30) -> dict[str, int]:
+def drained(process: PythonProcess, timeout: float = 60) -> dict[str, int]:
     """The counts that a worker says when it has drained; other lines before that are passed over."""
     while True:
         word, _, rest = process.line(timeout).partition(" ")
@@ -300,7 +300,7 @@ def drained(process: PythonProcess, timeout: float = 30) -> dict[str, int]:
             return counts
 
 
-def until(process: PythonProcess, wanted: Callable[[str], bool] | str, timeout: float = 30) -> str:
+def until(process: PythonProcess, wanted: Callable[[str], bool] | str, timeout: float = 60) -> str:
     """Its next line that is wanted (or begins with it); others before that are passed over."""
     while True:
         line = process.line(timeout)

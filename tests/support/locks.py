@@ -14,7 +14,7 @@ def blockers(dsn: str, pid: int) -> list[int]:
     return list(row[0]) if row else []
 
 
-def wait_until_blocked(dsn: str, pid: int, *, by: int | None = None, timeout: float = 20) -> list[int]:
+def wait_until_blocked(dsn: str, pid: int, *, by: int | None = None, timeout: float = 60) -> list[int]:
     """Returns the blockers once the backend ``pid`` waits for a lock (with ``by``, one of that backend's)."""
 
     def blocked() -> list[int]:
@@ -28,7 +28,7 @@ def wait_until_blocked(dsn: str, pid: int, *, by: int | None = None, timeout: fl
         raise AssertionError(f"{error}; it is: {_activity(dsn, pid)}") from None
 
 
-def wait_until_idle_in_transaction(dsn: str, pid: int, *, timeout: float = 20) -> None:
+def wait_until_idle_in_transaction(dsn: str, pid: int, *, timeout: float = 60) -> None:
     """Returns once the backend ``pid`` sits in an open transaction and executes nothing."""
 
     def idle() -> bool:

@@ -111,7 +111,7 @@ class _Second:
     def result(self) -> None:
         """How it ended."""
         assert self._done is not None
-        self._done.result(timeout=20)
+        self._done.result(timeout=60)
 
     def _write(self) -> None:
         if self._act is not None:

@@ -81,7 +81,7 @@ class PythonProcess:
         """What it has written to its standard error so far."""
         return "".join(self._errors)
 
-    def line(self, timeout: float = 20) -> str:
+    def line(self, timeout: float = 60) -> str:
         """Its next line, without the line's end; fails when none comes within ``timeout`` seconds, or it ended."""
         try:
             line = self._lines.get(timeout=timeout)
@@ -95,7 +95,7 @@ class PythonProcess:
             raise AssertionError(f"it ended with {self._process.returncode}; standard error:\n{self.errors}")
         return line
 
-    def expect(self, text: str, timeout: float = 20) -> None:
+    def expect(self, text: str, timeout: float = 60) -> None:
         """Its next line is exactly this one."""
         line = self.line(timeout)
         assert line == text, f"expected the line {text!r}, got {line!r}; standard error:\n{self.errors}"
@@ -106,7 +106,7 @@ class PythonProcess:
         self._process.stdin.write(text + "\n")
         self._process.stdin.flush()
 
-    def pause(self, timeout: float = 10) -> None:
+    def pause(self, timeout: float = 60) -> None:
         """SIGSTOP; returns when the system says that every thread of it is stopped."""
         self.send(signal.SIGSTOP)
         eventually(lambda: set(thread_states(self.pid)) == {"T"}, f"process {self.pid} is stopped", timeout)
@@ -129,7 +129,7 @@ class PythonProcess:
         assert self._own_group, "without a group of its own the signal would reach the tests themselves"
         os.killpg(self.pid, number)
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = 60) -> int:
         """Its exit status (negative: the signal); fails when it has not ended after ``timeout`` seconds."""
         try:
             return self._process.wait(timeout)

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], what: str, timeout: float = 20) -> T:
+def eventually(predicate: Callable[[], T], what: str, timeout: float = 60) -> T:
     """Returns the predicate's answer once it is true; fails with ``what`` after ``timeout`` seconds.
 
     The failure shows the last answer, so return what was seen, not only whether it was right.

@@ -67,7 +67,7 @@ def test_a_worker_tells_in_order_on_another_thread_and_everything_before_it_ends
     teller.start()
     for number in range(100):
         teller.tell(claim(number))
-    teller.stop(timeout=20)
+    teller.stop(timeout=60)
     assert told == [(number, "fencing-hooks") for number in range(100)]
 
 
@@ -79,19 +79,19 @@ def test_a_hook_that_blocks_holds_nobody_up_and_what_comes_too_fast_is_dropped_a
 
     def slow(event: Any) -> None:
         inside.set()
-        go_on.wait(20)
+        go_on.wait(60)
         told.append(event.job)
 
     hooks.add(Event, slow)
     teller = Teller(hooks)
     teller.start()
     teller.tell(claim(0))
-    assert inside.wait(20)
+    assert inside.wait(60)
     for number in range(1, 10):
         teller.tell(claim(number))
     assert hooks.dropped == 4
     go_on.set()
-    teller.stop(timeout=20)
+    teller.stop(timeout=60)
     assert told == [0, 1, 2, 3, 4, 5]
 
 
@@ -100,7 +100,7 @@ def test_what_nobody_wants_is_not_even_kept() -> None:
     assert not teller.wants(ClaimEvent)
     teller.tell(claim(1))
     teller.start()
-    teller.stop(timeout=20)
+    teller.stop(timeout=60)
 
 
 @pytest.mark.parametrize(("kind", "hook"), [("claim", print), (int, print), (ClaimEvent, "not callable")])

@@ -92,7 +92,7 @@ class SmtpSink:
             for fault in faults:
                 self.faults.remove(fault)
 
-    def wait_for(self, count: int, timeout: float = 10) -> list[Received]:
+    def wait_for(self, count: int, timeout: float = 60) -> list[Received]:
         """What was received, once it is at least ``count`` messages; ``TimeoutError`` after ``timeout`` seconds."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: len(self.received) >= count, timeout):

@@ -220,7 +220,7 @@ class Standby(Postgres):
         self._ask("select pg_reload_conf()")
         wait_until(self._streams, "the standby follows its primary again", 30)
 
-    def wait_until_caught_up(self, timeout: float = 30) -> None:
+    def wait_until_caught_up(self, timeout: float = 60) -> None:
         """Returns when it has applied everything that its primary had durably committed when this was called.
 
         What the primary has written but not flushed is not waited for: it may stay there for many seconds.

@@ -38,7 +38,7 @@ class Valkey(Server):
         settings: Mapping[str, str] | None = None,
         appendonly: bool = False,
         port: int | None = None,
-        start_timeout: float = 30,
+        start_timeout: float = 60,
     ) -> None:
         super().__init__(port=port, start_timeout=start_timeout)
         self._program = None if program is None else Path(program)
