@@ -187,6 +187,7 @@ class Relay:
 
     def _wake_at(self, stop: threading.Event) -> None:
         stop.wait()
+        _log.info("outbox: the relay %s stops: it finishes what it has in hand and gives the rest back", self.owner)
         self._woken.set()
 
     def _feed(self, number: int, crew: Crew, commits: Commits, stop: threading.Event) -> None:

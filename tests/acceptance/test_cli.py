@@ -31,7 +31,7 @@ def fencing(*arguments: str, dsn: str = "", folder: Path | None = None) -> subpr
         text=True,
         env=environment,
         cwd=folder,
-        timeout=60,
+        timeout=240,  # a bench among them
         check=False,
     )
 
@@ -267,7 +267,7 @@ def test_a_folder_of_the_applications_that_hides_a_package_of_ours_is_named(tmp_
     (tmp_path / "shop_jobs.py").write_text("from adapters.sql import create_all\n")
     call = "from scheduler.console.cli import main; main(['worker', 'shop_jobs:app'])"  # as the console script does
     done = subprocess.run(
-        [sys.executable, "-P", "-c", call], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-P", "-c", call], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 1
     assert f"is shadowed by {tmp_path}/adapters" in done.stderr

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from support.outbox import CounterLeases, audit, mail, outbox_engine, row, url_of
+from support.processes import PythonProcess
+from support.waiting import eventually
 
 from adapters.email import Outbox, Relay, SmtpTransport
 from adapters.email.testing import HangUpAtDot, HeldAnswer, RefuseContent
@@ -219,14 +218,12 @@ def served(pg_dsn: str, tmp_path: Path) -> Iterator[tuple[Engine, str]]:
     engine.dispose()
 
 
-def relay_process(folder: Path, dsn: str, sink: SmtpSink, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "scheduler", "outbox", "relay", *arguments],
-        env={**os.environ, "FENCING_DSN": dsn, "FENCING_SMTP": f"smtp://{sink.host}:{sink.port}"},
+def relay_process(folder: Path, dsn: str, sink: SmtpSink, *arguments: str) -> PythonProcess:
+    return PythonProcess(
+        "from scheduler.console.cli import main; main()",
+        *("outbox", "relay", *arguments),
+        env={"FENCING_DSN": dsn, "FENCING_SMTP": f"smtp://{sink.host}:{sink.port}"},
         cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
     )
 
 
@@ -237,15 +234,12 @@ def test_the_relay_serves_until_sigterm_and_finishes_what_it_has_in_hand(
     put(engine, "a", "b", "c")
     held = HeldAnswer()
     smtp_sink.faults.append(held)
-    process = relay_process(tmp_path, dsn, smtp_sink, "shopmail:app")
-    try:
+    with relay_process(tmp_path, dsn, smtp_sink, "shopmail:app") as process:
         assert held.arrived.wait(60)
-        process.send_signal(signal.SIGTERM)
+        process.send(signal.SIGTERM)
+        eventually(lambda: "finishes what it has in hand" in process.errors, "it has heard the signal")
         held.release()
-        _, log = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 0, log
+        assert process.wait() == 0, process.errors
     assert [row(engine, key)["state"] for key in "abc"] == ["sent", "pending", "pending"]
     assert row(engine, "b")["owner"] is None or row(engine, "b")["lease_until"] is None
     assert len(smtp_sink.received) == 1
@@ -256,30 +250,17 @@ def test_one_batch_with_the_schedulers_own_database(
 ) -> None:
     engine, dsn = served
     put(engine, "a", "b")
-    process = relay_process(
-        tmp_path,
-        dsn,
-        smtp_sink,
-        "--once",
-        "--json",
-        "--connections",
-        "2",
-        "--rate",
-        "1000",
-        "--redirect-to",
-        "qa@example.org",
-    )
-    output, log = process.communicate(timeout=60)
-    assert process.returncode == 0, log
-    assert json.loads(output)["sent"] == 2
+    options = ("--once", "--json", "--connections", "2", "--rate", "1000", "--redirect-to", "qa@example.org")
+    with relay_process(tmp_path, dsn, smtp_sink, *options) as process:
+        assert process.wait() == 0, process.errors
+        assert json.loads(process.line())["sent"] == 2
     assert [one.rcpt_tos for one in smtp_sink.received] == [("qa@example.org",)] * 2
     assert row(engine, "a")["issuer"].startswith("fencing-")
     smtp_sink.stop()
     put(engine, "c")
-    away = relay_process(tmp_path, dsn, smtp_sink, "--once")
-    output, log = away.communicate(timeout=60)
-    assert away.returncode == 1, output + log
-    assert "is not usable" in output
+    with relay_process(tmp_path, dsn, smtp_sink, "--once") as away:
+        assert away.wait() == 1, away.errors
+        assert "is not usable" in away.line()
     assert row(engine, "c")["attempts"] == 0
 
 

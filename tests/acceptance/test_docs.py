@@ -33,7 +33,7 @@ def program(page: Path) -> str:
             parts.append(body)
         elif language == "console":
             script = "\n".join(line.removeprefix("$ ") for line in body.splitlines())
-            parts.append(f"_subprocess.run(['bash', '-euc', {script!r}], check=True, timeout=90)")
+            parts.append(f"_subprocess.run(['bash', '-euc', {script!r}], check=True, timeout=240)")
     return "\n".join(parts)
 
 
@@ -63,7 +63,7 @@ def test_the_blocks_of_the_page_run(page: Path, tmp_path: Path, pg_dsn: str, val
             env=environment,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=280,
             check=False,
         )
     assert done.returncode == 0, f"{page.name}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -115,7 +115,7 @@ def _says(client: redis.Redis, code: str) -> bool:
 
 
 def test_still_loading(calls: Calls, plain: redis.Redis, server: Valkey) -> None:
-    for number in range(30):
+    for number in range(600):  # a minute of loading, if nobody cuts it short
         plain.set(f"filler:{number}", "x" * 2000)
     write(calls)  # connected from here on: the client would connect again and again until the server is ready
     plain.config_set("rdbcompression", "no")

@@ -295,12 +295,12 @@ def test_a_worker_decides_while_its_only_thread_is_busy_and_is_not_idle_before_t
         if len(started) == 1:
             ground.at(hour(11))
             wanted = {"skip": 2, "buffer_one": 1, "buffer_all": 0}[overlap]
-            done = threading.Event()
-            for _ in range(2000):
+
+            def decided() -> bool:
                 states = [state for _, state in ground.ledger("hourly")]
-                if len(states) == 3 and states.count("skipped") == wanted:
-                    break
-                done.wait(0.01)
+                return len(states) == 3 and states.count("skipped") == wanted
+
+            eventually(decided, "the others are decided")
 
     app = ground.process(send=send)
     app.schedule("hourly", "0 * * * *", tz="UTC", task="send", overlap=overlap)

@@ -143,10 +143,11 @@ def test_the_rows_of_a_worker_that_is_stopped_inside_a_transaction_come_back_to_
     number = app.enqueue("work").id
     stopped, other = hand(owner="stopped"), hand(owner="other")
     claiming = stopped.on("claim")
-    claiming.execute("set idle_in_transaction_session_timeout = '300ms'")  # not the 10 s that workers have
+    claiming.execute("set idle_in_transaction_session_timeout = 0")
     claiming.execute("begin")
     job = stopped.claim_one()
     assert other.claim() == []
+    claiming.execute("set idle_in_transaction_session_timeout = '100ms'")  # not the 10 s that workers have
     (taken,) = eventually(other.claim, "it can be claimed again")
     assert (taken.id, taken.attempt) == (number, 1)
     assert taken.token > job.token

@@ -395,7 +395,7 @@ def limiter(app: Scheduler, tables: Tables, told: list[int] | None = None) -> Li
 
 
 def test_the_last_attempt_over_its_limit_leaves_the_job_dead(app: Scheduler, tables: Tables) -> None:
-    app.task("short", lease=LEASE, max_runtime=5, retry=Retry(max_attempts=2, base=0))(print)
+    app.task("short", lease=LEASE, max_runtime=500, retry=Retry(max_attempts=2, base=0))(print)
     number = app.enqueue("short").id
     one, told = Hand(tables.dsn, {"short": LEASE}, schema=tables.schema), []
     sweep = limiter(app, tables, told)
@@ -404,13 +404,17 @@ def test_the_last_attempt_over_its_limit_leaves_the_job_dead(app: Scheduler, tab
         assert job.attempt == number_of_attempt
         sweep.run_once()
         assert tables.job(number)["status"] == "leased", "not yet"
-        tables.move_clock(6 * number_of_attempt)
+        tables.move_clock(501 * number_of_attempt)
         sweep.run_once()
         assert one.complete(job) is Settled.LOST
         assert told[-1] == job.token
     one.close()
     row = tables.job(number)
-    assert (row["status"], row["reason"], row["error"]) == ("dead", "run-time limit", "over its run-time limit of 5 s")
+    assert (row["status"], row["reason"], row["error"]) == (
+        "dead",
+        "run-time limit",
+        "over its run-time limit of 500 s",
+    )
     assert tables.outcomes(number) == ["overran", "overran"]
 
 

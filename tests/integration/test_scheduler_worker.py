@@ -235,7 +235,7 @@ def test_a_reason_that_cannot_be_stored_as_it_is_does_not_stop_the_settler(app: 
 
 def test_one_settlement_that_the_database_refuses_does_not_keep_the_others(app: Scheduler, tables: Tables) -> None:
     """It runs out and counts as an attempt, so that it ends dead if it is always so."""
-    app.task("work", lease=0.5, retry=Retry(max_attempts=2))(lambda job: job.args)
+    app.task("work", lease=1.5, retry=Retry(max_attempts=2))(lambda job: job.args)
     tables.rows(
         "create function {s}.picky() returns trigger language plpgsql as $$ begin"
         " if new.result = '13' then raise exception data_exception using message = 'unlucky'; end if;"
@@ -252,9 +252,12 @@ def test_one_settlement_that_the_database_refuses_does_not_keep_the_others(app: 
 def test_a_fault_outside_the_handler_costs_the_attempt_and_not_the_thread(app: Scheduler, tables: Tables) -> None:
     """Here a filter of the application's own logging, which runs wherever something is logged."""
 
+    met = threading.Event()
+
     class Broken(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             if "attempt 1 failed" in record.getMessage():
+                met.set()
                 raise RuntimeError("a broken filter")
             return True
 
@@ -262,12 +265,14 @@ def test_a_fault_outside_the_handler_costs_the_attempt_and_not_the_thread(app: S
         if job.attempt == 1:
             raise ValueError("logged")
 
-    app.task("work", lease=0.5)(work)
+    app.task("work", lease=30)(work)
     number = app.enqueue("work").id
     logger, broken = logging.getLogger("scheduler"), Broken()
     logger.addFilter(broken)
     try:
         with Working(app, concurrency=1):
+            assert met.wait(60)
+            tables.move_clock(31)
             tables.wait_for(number, "completed")
     finally:
         logger.removeFilter(broken)
@@ -307,13 +312,13 @@ def test_a_job_of_four_leases_is_claimed_once(app: Scheduler, tables: Tables) ->
     def work(job: Job) -> bool:
         def extended() -> bool:
             row = tables.job(job.id)
-            return bool((row["lease_until"] - row["claimed_at"]).total_seconds() > 4 * 0.5)
+            return bool((row["lease_until"] - row["claimed_at"]).total_seconds() > 4 * 2)
 
         eventually(extended, "it was renewed over four leases")
         job.lease.ensure()
         return not job.lease.lost.is_set()
 
-    app.task("work", lease=0.5)(work)
+    app.task("work", lease=2)(work)
     number = app.enqueue("work").id
     with Working(app), Working(app):
         assert tables.wait_for(number, "completed")["result"] is True
@@ -323,15 +328,15 @@ def test_a_job_of_four_leases_is_claimed_once(app: Scheduler, tables: Tables) ->
 def test_a_handler_that_never_returns_is_renewed_and_reported_as_stuck(
     app: Scheduler, tables: Tables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_heart, "STUCK_AFTER", 2)
+    monkeypatch.setattr(_heart, "STUCK_AFTER", 0.5)
     enough = threading.Event()
-    app.task("endless", lease=0.5)(lambda _: enough.wait(60) and None)
+    app.task("endless", lease=2)(lambda _: enough.wait(60) and None)
     number = app.enqueue("endless").id
     with caplog.at_level(logging.WARNING, "scheduler"), Working(app):
         eventually(lambda: caplog.text.count(f"job {number} (endless) has been running for") >= 2, "it is reported")
         row = tables.job(number)
         assert row["status"] == "leased"
-        assert (row["lease_until"] - row["claimed_at"]).total_seconds() > 1.5
+        assert (row["lease_until"] - row["claimed_at"]).total_seconds() > 2
         enough.set()
     assert tables.outcomes(number) == ["completed"]
 
@@ -434,7 +439,7 @@ def test_while_a_handler_runs_the_scheduler_holds_no_transaction_and_no_lock(app
             )
         )
 
-    app.task("work", lease=0.5)(work)
+    app.task("work", lease=2)(work)
     number = app.enqueue("work").id
     with Working(app):
         tables.wait_for(number, "completed")
@@ -445,7 +450,7 @@ def test_sessions_that_are_killed_are_opened_again_and_the_work_goes_on(app: Sch
     done = threading.Semaphore(0)
     go_on = threading.Event()
     app.task("work", lease=5)(lambda _: done.release())
-    app.task("long", lease=0.5)(lambda _: go_on.wait(60) and None)
+    app.task("long", lease=2)(lambda _: go_on.wait(60) and None)
     roles = {"claim", "settle", "heart", "rescue", "materialise", "listener"}
 
     def seen() -> dict[str, int]:
@@ -499,9 +504,9 @@ def test_heartbeats_go_on_until_the_last_handler_ends_in_a_drain(app: Scheduler,
         go_on.wait(60)
         job.lease.ensure()
 
-    app.task("work", lease=0.5)(work)
+    app.task("work", lease=2)(work)
     number = app.enqueue("work").id
-    other = Hand(tables.dsn, {"work": 0.5}, owner="other", schema=tables.schema)
+    other = Hand(tables.dsn, {"work": 2}, owner="other", schema=tables.schema)
     with Working(app, concurrency=1) as worker:
         assert started.wait(60)
         worker.stop.set()
@@ -510,9 +515,9 @@ def test_heartbeats_go_on_until_the_last_handler_ends_in_a_drain(app: Scheduler,
 
         def renewed_since() -> bool:
             assert other.rescue() == []
-            return bool((tables.job(number)["lease_until"] - stopped_at).total_seconds() > 4 * 0.5)
+            return bool((tables.job(number)["lease_until"] - stopped_at).total_seconds() > 2 * 2)
 
-        eventually(renewed_since, "four leases go by while it drains")
+        eventually(renewed_since, "its lease goes by while it drains")
         assert tables.job(unstarted)["status"] == "ready", "nothing new is claimed"
         go_on.set()
         counts = worker.drained()

@@ -355,7 +355,9 @@ def test_many_claimers_of_one_value_and_one_limited_queue_never_hold_too_many(
         from held h group by h.what order by h.what
         """
     )
-    assert {row["what"]: row["most"] for row in most} == {"a": 1, "b0": 1, "queue mail": 3}
+    found = {row["what"]: row["most"] for row in most}
+    assert found.pop("queue mail") <= 3  # how many met is the machine's to say
+    assert found == {"a": 1, "b0": 1}
 
 
 def test_the_index_stands_behind_it(app: Scheduler, tables: Tables) -> None:
