@@ -46,7 +46,7 @@ def ended(process: PythonProcess) -> tuple[int, list[str]]:
     lines = []
     with pytest.raises(AssertionError, match="it ended with"):
         while True:
-            lines.append(process.line(timeout=100))
+            lines.append(process.line(timeout=240))
     return process.wait(), lines
 
 
@@ -194,7 +194,7 @@ def test_a_broken_guard_is_an_exit_status_of_1(playground: Path, tmp_path: Path,
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_that_is_ended_leaves_nothing(playground: Path, number: signal.Signals) -> None:
     with start(playground) as process:
-        while "SIGSTOP" not in process.line(timeout=100):
+        while "SIGSTOP" not in process.line(timeout=240):
             pass
         assert len(processes_in(playground)) > 4  # two workers, one of them stopped, and the servers
         # As a terminal does for Ctrl-C; the others are sent to a process.
@@ -260,7 +260,7 @@ def test_given_servers_are_used_and_left_as_they_were(
     assert what_is_in(postgres, valkey) == before
 
     with start(playground, *options) as process:
-        while "SIGSTOP" not in process.line(timeout=100):
+        while "SIGSTOP" not in process.line(timeout=240):
             pass
         assert what_is_in(postgres, valkey) != before
         process.kill()

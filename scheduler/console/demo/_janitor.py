@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 """Seconds for which what a worker still holds locked is asked for again."""
 
 

@@ -23,7 +23,7 @@ from scheduler.console.demo._stage import Stage, StoryError
 T = TypeVar("T")
 Tell = Callable[[str], None]
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds that a step may take before the demo gives up."""
 
 _WRITES = {
