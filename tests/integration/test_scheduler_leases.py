@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 from support.jobs import Hand, Tables, installed, program
+from support.processes import PythonProcess
 from support.sql_doors import sync_url
 from support.waiting import eventually
 
@@ -124,7 +125,7 @@ def test_an_impossible_lease_is_refused_and_nothing_is_taken(
 
 
 def test_it_is_renewed_while_it_is_held(app: Scheduler, other: Scheduler, tables: Tables) -> None:
-    with app.lease("reindex", ttl=1) as lease:
+    with app.lease("reindex", ttl=2) as lease:
 
         def renewed() -> bool:
             with pytest.raises(LeaseUnavailableError), other.lease("reindex", ttl=30):
@@ -132,7 +133,7 @@ def test_it_is_renewed_while_it_is_held(app: Scheduler, other: Scheduler, tables
             found = row(tables, "reindex")
             assert found is not None
             assert found["token"] == lease.token.value
-            return bool((found["lease_until"] - found["acquired_at"]).total_seconds() > 2 * 1)
+            return bool((found["lease_until"] - found["acquired_at"]).total_seconds() > 2 * 2)
 
         eventually(renewed, "it is held for twice its time")
         lease.ensure()
@@ -215,7 +216,7 @@ def test_a_renewal_that_gets_no_answer_does_not_keep_the_news_from_the_holder(ap
 
 
 def test_a_session_that_is_killed_costs_no_lease(app: Scheduler, tables: Tables) -> None:
-    with app.lease("reindex", ttl=2.0) as lease:
+    with app.lease("reindex", ttl=4) as lease:
         backend = tables.wait_for_session("lease renewal")
         tables.rows("select pg_terminate_backend(%(pid)s)", pid=backend)
         eventually(lambda: backend not in [one["pid"] for one in tables.sessions("lease renewal")], "it is gone")
@@ -265,7 +266,7 @@ def test_a_change_of_the_servers_identity_begins_a_new_lineage_here_too(app: Sch
 
 
 HOLD = """
-    with app.lease("reindex", ttl=1.0) as lease:
+    with app.lease("reindex", ttl=float(sys.argv[2])) as lease:
         say("held", lease.token.value)
         while not lease.lost.wait(0.01):
             pass
@@ -274,8 +275,12 @@ HOLD = """
 """
 
 
+def holding(tables: Tables, ttl: float) -> PythonProcess:
+    return program(tables.dsn, HOLD, str(ttl))
+
+
 def test_a_process_that_is_stopped_loses_it_and_learns_of_it_when_it_wakes(app: Scheduler, tables: Tables) -> None:
-    with program(tables.dsn, HOLD) as process:
+    with holding(tables, ttl=1) as process:
         held = int(process.line().split()[1])
         process.pause()
         with app.lease("reindex", ttl=30, wait=20) as lease:
@@ -291,11 +296,12 @@ def test_a_process_that_is_stopped_loses_it_and_learns_of_it_when_it_wakes(app: 
 
 
 def test_a_process_that_is_killed_gives_it_up_when_its_time_is_over(app: Scheduler, tables: Tables) -> None:
-    with program(tables.dsn, HOLD) as process:
+    with holding(tables, ttl=30) as process:
         held = int(process.line().split()[1])
         process.kill()
         with pytest.raises(LeaseUnavailableError), app.lease("reindex", ttl=30):
             pass
+        tables.move_clock(31)
         with app.lease("reindex", ttl=30, wait=20) as lease:
             assert lease.token.value > held
 

@@ -262,7 +262,7 @@ def test_the_fixtures_give_each_test_a_schema_and_a_clock_of_its_own(database: s
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout

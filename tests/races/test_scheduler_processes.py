@@ -17,7 +17,7 @@ from support.waiting import eventually
 from adapters.sql import create_all
 from scheduler import Job, Retry, Scheduler
 
-LEASE = 1.0
+LEASE = 30.0  # it is over when the test has moved the clock
 
 # What the workers do: an effect in the database, fenced, once for the job's key. Two places where a test can hold them.
 EFFECT = f"""
@@ -82,6 +82,11 @@ def tables(ground: tuple[Scheduler, Tables]) -> Tables:
 
 def invoices(tables: Tables) -> list[tuple[int, int]]:
     return [(row["n"], row["token"]) for row in tables.rows("select n, token from invoice order by token")]
+
+
+def end_leases(tables: Tables) -> None:
+    """Every lease that was taken so far is over."""
+    tables.move_clock(tables.one("select extract(epoch from {s}.clock() - clock_timestamp())::float8") + LEASE + 1)
 
 
 def looked_since(tables: Tables, role: str, moment: datetime) -> int:
@@ -193,6 +198,7 @@ def test_a_worker_killed_before_its_claim_returns_loses_no_job(app: Scheduler, t
     eventually(lambda: not tables.sessions("claim"), "the server has noticed")
     # The server may notice before the commit of the claim, or after it: in the name of a worker that is no more.
     claimed = tables.job(job["id"])["status"] == "leased"
+    end_leases(tables)
     with Working(app):
         tables.wait_for(job["id"], "completed")
     assert tables.outcomes(job["id"]) == (["expired", "completed"] if claimed else ["completed"])
@@ -204,6 +210,7 @@ def test_a_worker_killed_in_its_handler_is_followed_by_another_after_the_lease(a
     with worker(tables.dsn, EFFECT) as process:
         _, token = in_handler(process)
         process.kill()
+    end_leases(tables)
     with Working(app):
         job = tables.wait_for(number, "completed")
     assert job["token"] > token
@@ -226,6 +233,7 @@ def test_a_worker_killed_between_the_effect_and_the_settlement_leaves_the_effect
         eventually(lambda: settle not in [one["pid"] for one in tables.sessions("settle")], "the settlement is undone")
         door.rollback()
     assert tables.job(number)["status"] == "leased"
+    end_leases(tables)
     with Working(app):
         job = tables.wait_for(number, "completed")
     assert tables.outcomes(number) == ["expired", "completed"]
@@ -234,14 +242,15 @@ def test_a_worker_killed_between_the_effect_and_the_settlement_leaves_the_effect
 
 
 def test_a_job_that_kills_its_worker_each_time_ends_dead(app: Scheduler, tables: Tables) -> None:
-    app.task("killer", lease=0.5, retry=Retry(max_attempts=2))(lambda _: pytest.fail("the third worker runs it"))
+    app.task("killer", lease=LEASE, retry=Retry(max_attempts=2))(lambda _: pytest.fail("the third worker runs it"))
     number = app.enqueue("killer").id
-    tasks = """
-        app.task("killer", lease=0.5, retry=Retry(max_attempts=2))(lambda job: os.kill(os.getpid(), 9))
+    tasks = f"""
+        app.task("killer", lease={LEASE}, retry=Retry(max_attempts=2))(lambda job: os.kill(os.getpid(), 9))
     """
     for _ in range(2):
         with worker(tables.dsn, tasks) as process:
             assert process.wait() == -signal.SIGKILL
+        end_leases(tables)
     with Working(app):
         job = tables.wait_for(number, "dead")
         after = app.enqueue("invoice", 1).id
@@ -282,7 +291,8 @@ def test_a_materialiser_killed_inside_its_transaction_leaves_ledger_and_job_both
 
 
 def taken_over(process: PythonProcess, app: Scheduler, tables: Tables, number: int) -> int:
-    """Another worker finishes the job; returns its token."""
+    """Another worker finishes the job, whose lease is over; returns its token."""
+    end_leases(tables)
     with Working(app):
         return int(tables.wait_for(number, "completed")["token"])
 
@@ -358,6 +368,7 @@ def test_the_second_signal_leaves_what_runs_to_expire(app: Scheduler, tables: Ta
         assert process.wait() == 0
     assert counts["completed"] == 0
     assert tables.job(job)["status"] == "leased"
+    end_leases(tables)
     with Working(app):
         tables.wait_for(job, "completed")
     assert tables.outcomes(job) == ["expired", "completed"]

@@ -286,9 +286,9 @@ def worker(dsn: str, tasks: str, run: str = "concurrency=2", **options: Any) -> 
     )
 
 
-def program(dsn: str, code: str, **options: Any) -> PythonProcess:
-    """A process with a scheduler, as a worker is, that runs ``code``."""
-    return PythonProcess(_BEFORE + textwrap.dedent(code), dsn, **options)
+def program(dsn: str, code: str, *arguments: str, **options: Any) -> PythonProcess:
+    """A process with a scheduler, as a worker is, that runs ``code``; its arguments are ``sys.argv[2:]``."""
+    return PythonProcess(_BEFORE + textwrap.dedent(code), dsn, *arguments, **options)
 
 
 def drained(process: PythonProcess, timeout: float = 60) -> dict[str, int]:
