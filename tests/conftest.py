@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from support import kill_matrix, sql_doors
 from support.mariadb import MariaDB
 from support.servers import IN_CI, PG_BINDIR, REDIS, available
+from support.waiting import eventually
 
 from scheduler.console.embedded import Postgres, SmtpSink, Valkey
 
@@ -22,13 +23,33 @@ settings.register_profile("by hand", deadline=None, suppress_health_check=[Healt
 settings.load_profile("ci" if IN_CI else "by hand")
 
 
+# The common server is killed with its files, if at all: what it would write to the disk at every commit, at every new
+# and dropped database, is what a test would wait for most of its time. Servers of a test's own keep what they promise.
+QUICK = {"fsync": False}
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The PostgreSQL of this run. Do not stop, restart or configure it: others use it (see ``pg_server``)."""
     with ExitStack() as stack:
         with available():
-            server = stack.enter_context(Postgres(bindir=PG_BINDIR))
+            server = stack.enter_context(Postgres(bindir=PG_BINDIR, settings=QUICK))
         yield server
+
+
+@pytest.fixture
+def durable(postgres: Postgres) -> Iterator[None]:
+    """The run's PostgreSQL keeps over a power cut what was committed, as every other one should."""
+
+    def put(change: str, value: str) -> None:
+        with postgres.connect() as connection:
+            connection.execute(f"alter system {change}".encode())
+            connection.execute("select pg_reload_conf()")
+            eventually(lambda: connection.execute("show fsync").fetchone() == (value,), "the setting is taken over")
+
+    put("set fsync = on", "on")
+    yield
+    put("reset fsync", "off")
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,7 @@ def test_jobs_are_listed_and_their_stories_told(app: Scheduler, pg_dsn: str) -> 
     assert fencing("jobs", "show", "3", dsn=pg_dsn).returncode == 1
 
 
+@pytest.mark.usefixtures("durable")
 def test_the_doctor_is_content_with_a_fresh_install_and_names_what_is_broken(app: Scheduler, pg_dsn: str) -> None:
     well = fencing("doctor", "--json", dsn=pg_dsn)
     findings = {finding["check"]: finding["severity"] for finding in json.loads(well.stdout)}
@@ -122,6 +123,7 @@ def test_the_doctor_is_content_with_a_fresh_install_and_names_what_is_broken(app
     assert "clock is behind" in ill.stdout
 
 
+@pytest.mark.usefixtures("durable")
 def test_the_doctor_compares_an_application_with_what_is_stored(app: Scheduler, pg_dsn: str, tmp_path: Path) -> None:
     tmp_path.joinpath("shop.py").write_text(
         "from scheduler import Scheduler\n"
@@ -155,6 +157,7 @@ def test_the_doctor_compares_an_application_with_what_is_stored(app: Scheduler, 
     assert found["declared schedules"][1].endswith("'nightly' (stored otherwise)")
 
 
+@pytest.mark.usefixtures("durable")
 def test_the_doctor_sees_a_sequence_that_was_set_back_and_a_bump_mends_it(app: Scheduler, pg_dsn: str) -> None:
     with psycopg.connect(pg_dsn, autocommit=True) as connection:
         connection.execute("select setval('fencing.token', 5)")
@@ -217,6 +220,7 @@ def test_the_doctor_looks_at_downstreams(tmp_path: Path, valkey_url: str) -> Non
     assert {finding["where"].partition(":")[0] for finding in json.loads(done.stdout)} == {"redis"}
 
 
+@pytest.mark.usefixtures("durable")
 def test_the_doctor_finds_marks_that_the_issuer_has_not_reached(app: Scheduler, pg_dsn: str, valkey_url: str) -> None:
     """The issuer's data were restored alone: the marks know better."""
     with app.lease("a", ttl=30) as lease, redis.Redis.from_url(valkey_url) as client:

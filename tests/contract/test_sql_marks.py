@@ -236,6 +236,7 @@ def test_what_the_doctor_says_of_a_sound_database(address: str) -> None:
     assert any("shop (1 marks, up to 7)" in one.message for one in found if one.check == "sql.issuers")
 
 
+@pytest.mark.usefixtures("durable")
 def test_the_doctor_sees_commits_that_a_crash_loses(pg: str) -> None:
     lazy = sql_doors.engine(f"{pg}?options=-c%20synchronous_commit%3Doff")
     assert [one.severity for one in SqlGuard().on(lazy).diagnose() if one.check == "sql.durability"] == ["warning"]

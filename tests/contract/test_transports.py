@@ -61,7 +61,7 @@ class SmtpSystem(TransportSystem):
         self.sink = sink
 
     def transport(self) -> Transport:
-        return SmtpTransport(self.sink.host, self.sink.port, local_hostname="relay.test", timeout=20, final_timeout=20)
+        return SmtpTransport(self.sink.host, self.sink.port, local_hostname="relay.test", timeout=60, final_timeout=60)
 
     def behave(self, behaviour: Behaviour) -> None:
         if behaviour is Behaviour.ABSENT:
@@ -91,7 +91,7 @@ class HttpSystem(TransportSystem):
         self.provider = provider
 
     def transport(self) -> Transport:
-        return HttpTransport(generic("test", self.provider.url, window=1800, headers={}), timeout=20)
+        return HttpTransport(generic("test", self.provider.url, window=1800, headers={}), timeout=60)
 
     def behave(self, behaviour: Behaviour) -> None:
         server = self.provider._server

@@ -78,7 +78,7 @@ def relay(engine: Engine, transport: Any, **options: Any) -> Relay:
 
 
 def http(server: MailProvider, **options: Any) -> HttpTransport:
-    return HttpTransport(generic("test", server.url, **{"window": 1800, "headers": {}, **options}), timeout=5)
+    return HttpTransport(generic("test", server.url, **{"window": 1800, "headers": {}, **options}), timeout=60)
 
 
 def put(engine: Engine, key: str, message: Email | None = None, **options: Any) -> None:
@@ -342,7 +342,7 @@ def test_the_provider_is_asked_before_anything_is_sent_again(
 ) -> None:
     provider.faults.append("accept and drop")
     put(engine, key, policy="reconcile")
-    sender = relay(engine, HttpTransport(looking(provider), timeout=5))
+    sender = relay(engine, HttpTransport(looking(provider), timeout=60))
     assert sender.run_once().uncertain == 1
     assert sender.run_once() == RelayCounts()  # not at once: its lists may be behind
     make_due(engine, key, lookup_at="AGO")
@@ -362,7 +362,7 @@ def test_the_provider_is_asked_before_anything_is_sent_again(
 def test_what_a_person_resolved_meanwhile_is_not_looked_up(engine: Engine, provider: MailProvider, key: str) -> None:
     provider.faults.append("drop")
     put(engine, key, policy="reconcile")
-    transport = HttpTransport(looking(provider), timeout=5)
+    transport = HttpTransport(looking(provider), timeout=60)
     relay(engine, transport).run_once()
     make_due(engine, key, lookup_at="AGO")
     inner = transport._look_up

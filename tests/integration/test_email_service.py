@@ -54,7 +54,7 @@ def pg(pg_dsn: str, tmp_path: Path) -> Iterator[Engine]:
 
 
 def smtp(sink: SmtpSink) -> SmtpTransport:
-    return SmtpTransport("127.0.0.1", sink.port, local_hostname="relay.test", timeout=10)
+    return SmtpTransport("127.0.0.1", sink.port, local_hostname="relay.test", timeout=60)
 
 
 def relay(engine: Engine, transport: Any, **options: Any) -> Relay:

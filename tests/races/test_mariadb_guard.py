@@ -69,7 +69,7 @@ def waiting(pool: ThreadPoolExecutor, server: MariaDB, address: str, level: str,
 
 
 def put(connection: Any, value: Token) -> None:
-    with fenced_write(connection, "a", token=value):
+    with fenced_write(SqlGuard(lock_timeout=60).on(connection), "a", token=value):
         do(connection, PUT, id="a", owner=value.value)
 
 
@@ -161,9 +161,9 @@ def test_it_waits_no_longer_than_the_lock_timeout_and_leaves_the_setting_alone(b
         with pytest.raises(errors.ContentionError) as caught:
             fenced_write(hasty.on(connection), "a", effect=lambda _: None, token=token(5))
         assert (caught.value.resource, caught.value.presented) == ("a", token(5))
-        assert connection.execute(sa.text("select @@innodb_lock_wait_timeout")).scalar() == 20
+        assert connection.execute(sa.text("select @@innodb_lock_wait_timeout")).scalar() == 60
         fenced_write(hasty.on(connection), "b", effect=lambda _: None, token=token(5))
-        assert connection.execute(sa.text("select @@innodb_lock_wait_timeout")).scalar() == 20
+        assert connection.execute(sa.text("select @@innodb_lock_wait_timeout")).scalar() == 60
 
 
 def test_a_deadlock_inside_the_block_ends_the_fence_also_for_who_catches_it(

@@ -61,7 +61,7 @@ class Writer:
         """``snapshot``: whether the transaction has looked at the marks before it writes."""
         self.kind = kind
         self.address = address
-        self.guard = guard or SqlGuard()
+        self.guard = guard or SqlGuard(lock_timeout=60)
         self.snapshot = snapshot
         self.pid = 0
         self.begun = threading.Event()
@@ -258,7 +258,7 @@ def test_thirty_first_writes_at_once_neither_deadlock_nor_pass_each_other(
         names = random.Random(value).sample(("a", "b", "c", "d"), 4)
         start.wait()
         try:
-            fenced_write(SqlGuard(lock_timeout=30).on(bind), *names, effect=effect, token=token(value))
+            fenced_write(SqlGuard(lock_timeout=60).on(bind), *names, effect=effect, token=token(value))
         except errors.StaleTokenError:
             return "stale"
         except errors.ContentionError:
@@ -429,7 +429,7 @@ def test_twenty_callers_of_one_key_apply_it_once(pg: str, pool: ThreadPoolExecut
             return number
 
         start.wait()
-        guard = SqlGuard(lock_timeout=30).on(sql_doors.engine(pg))
+        guard = SqlGuard(lock_timeout=60).on(sql_doors.engine(pg))
         return fenced_write(guard, f"own/{number}", effect=effect, token=token(5), once="k", fingerprint="f")
 
     results = list(pool.map(call, range(20)))

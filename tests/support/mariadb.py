@@ -74,7 +74,7 @@ class MariaDB(Server):
             "--skip-log-bin",
             "--innodb-flush-log-at-trx-commit=0",
             "--innodb-buffer-pool-size=64M",
-            "--innodb-lock-wait-timeout=20",
+            "--innodb-lock-wait-timeout=60",
             "--performance-schema=OFF",
             "--default-storage-engine=InnoDB",
         ]

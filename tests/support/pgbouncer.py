@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from scheduler.console.embedded._ports import free_port
 from support.servers import IN_CI, PG_BINDIR, unavailable
 from support.waiting import eventually
 
@@ -40,9 +40,7 @@ def pgbouncer(dsn: str) -> Iterator[str]:
             unavailable("no pgbouncer: .ci/debian-servers installs it")
         pytest.skip("SERVER MISSING, NOT TESTED: no pgbouncer here; .ci/debian-servers installs it")
     there = urlsplit(dsn)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="fencing-pgbouncer-") as name:
         folder = Path(name)
         folder.chmod(0o755)
