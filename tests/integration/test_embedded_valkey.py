@@ -1,5 +1,6 @@
 """The embedded Valkey does what the tests of the Redis adapter need of it."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_a_failed_start_shows_the_end_of_the_log() -> None:
 def test_another_valkey_on_the_chosen_port_is_not_taken_for_it(
     valkey: Valkey, valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices = iter([valkey.port, free_port()])
+    choices = itertools.chain([valkey.port], (free_port() for _ in itertools.count()))
     monkeypatch.setattr(_server, "free_port", lambda: next(choices))
     server = valkey_server()
     assert server.port != valkey.port

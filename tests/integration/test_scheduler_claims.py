@@ -397,7 +397,7 @@ def test_a_renewal_extends_the_lease_from_now_and_keeps_token_and_attempt(
     tables.move_clock(LEASE - 1)
     assert worker.renew(job) == {job.token: True}
     after = tables.job(number)
-    assert LEASE - 1 <= (after["lease_until"] - before["lease_until"]).total_seconds() < LEASE + 10
+    assert LEASE - 1 <= (after["lease_until"] - before["lease_until"]).total_seconds() < LEASE + 300
     tables.move_clock(LEASE + 1)
     assert hand(owner="b").rescue() == []
     assert {**before, "lease_until": None} == {**after, "lease_until": None}

@@ -60,10 +60,10 @@ def test_a_clock_is_set_stands_still_is_put_forward_and_goes_back(app: Scheduler
     elsewhere = Scheduler(database, schema=app._statements.schema)
     with Clock(app) as clock:
         clock.set(NOON)
-        assert NOON < clock.now() < NOON + 20 * SECOND
-        assert clock.now() < Clock(elsewhere).now() < NOON + 20 * SECOND, "every process sees it"
+        assert NOON < clock.now() < NOON + 300 * SECOND
+        assert clock.now() < Clock(elsewhere).now() < NOON + 300 * SECOND, "every process sees it"
         clock.advance(3600)
-        assert timedelta(hours=1) < clock.now() - NOON < timedelta(hours=1, seconds=20)
+        assert timedelta(hours=1) < clock.now() - NOON < timedelta(hours=1, seconds=300)
         clock.freeze()
         assert clock.now() == clock.now()
         clock.freeze(NOON)
@@ -71,7 +71,7 @@ def test_a_clock_is_set_stands_still_is_put_forward_and_goes_back(app: Scheduler
         assert clock.now() == NOON + timedelta(days=1, microseconds=1)
         clock.advance(-1)
         assert clock.now() == NOON + timedelta(days=1, microseconds=1) - SECOND
-    assert abs(clock.now() - datetime.now(UTC)) < 20 * SECOND
+    assert abs(clock.now() - datetime.now(UTC)) < 300 * SECOND
     elsewhere.close()
 
 
@@ -85,7 +85,7 @@ def test_days_are_24_hours_whatever_zone_the_session_is_in(app: Scheduler) -> No
     assert clock.now() == before + timedelta(days=1)
     clock.set(before)
     clock.advance(timedelta(days=1))
-    assert timedelta() < clock.now() - before - timedelta(days=1) < 20 * SECOND
+    assert timedelta() < clock.now() - before - timedelta(days=1) < 300 * SECOND
 
 
 @pytest.mark.parametrize("moment", [datetime(2026, 1, 1), "2026-01-01", None])

@@ -13,6 +13,7 @@ from scheduler.console.bench._faults import FAULTS, POLICIES, Cell, fault_matrix
 from scheduler.console.cli import main
 from scheduler.console.embedded import Postgres, SmtpSink
 
+pytestmark = pytest.mark.timeout(900)  # more than ten processes start at once
 BEFORE_THE_GATE = ("claimed", "rcpt")
 
 

@@ -100,8 +100,8 @@ def test_a_restart_in_the_middle_of_a_run_stops_no_loop_loses_no_job_and_lowers_
             one.tell("go on")
             two.tell("go on")
             after = app.enqueue("work", "after").id
-            eventually(lambda: tables.job(after)["status"] == "completed", "what is enqueued afterwards runs")
-            eventually(lambda: tables.states().get("leased", 0) == 0, "everything has ended", 60)
+            eventually(lambda: tables.job(after)["status"] == "completed", "what is enqueued afterwards runs", 120)
+            eventually(lambda: tables.states().get("leased", 0) == 0, "everything has ended", 120)
             ticks = len(tables.occurrences("tick"))
             eventually(lambda: len(tables.occurrences("tick")) > ticks, "the materialisers go on")
             go_on.set()

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 PROGRAM = "scheduler.console.bench._fault_relay"
 _ROOT = Path(__file__).resolve().parents[3]  # where the packages are: found from every directory
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds to wait for a line: it has never taken one, on a machine with nothing else to do."""
 
 

@@ -47,7 +47,7 @@ MOMENTS = {
 }
 """The points, for people."""
 
-LEASE = 1.0
+LEASE = 3.0
 """Seconds of a relay's lease that is waited for."""
 
 LONG_LEASE = 60.0
