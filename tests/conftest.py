@@ -25,7 +25,8 @@ settings.load_profile("ci" if IN_CI else "by hand")
 
 # The common server is killed with its files, if at all: what it would write to the disk at every commit, at every new
 # and dropped database, is what a test would wait for most of its time. Servers of a test's own keep what they promise.
-QUICK = {"fsync": False}
+# Nor does a vacuum come by, which changes plans and holds a lock now and then.
+QUICK = {"fsync": False, "autovacuum": False}
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ class _Run:
             with Harness(self._downstream).beside() as harness:
                 writer = self.claim(actor)
                 for _ in range(rounds):
-                    self._together.wait(30)
+                    self._together.wait(120)
                     if chance.random() < 0.3:
                         writer = self.claim(actor)
                     self._act(harness, writer, chance)
