@@ -5,6 +5,7 @@ programs) and another Redis or Valkey (the server's program) than the ones of th
 """
 
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -22,6 +23,9 @@ settings.register_profile("ci", derandomize=True, deadline=None, suppress_health
 settings.register_profile("by hand", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if IN_CI else "by hand")
 
+# Where the tests were started with `&` in a script, Ctrl-C is ignored, in each process that they start too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The common server is killed with its files, if at all: what it would write to the disk at every commit, at every new
 # and dropped database, is what a test would wait for most of its time. Servers of a test's own keep what they promise.
