@@ -65,7 +65,7 @@ def test_a_restart_in_the_middle_of_a_run_stops_no_loop_loses_no_job_and_lowers_
                     sqlalchemy.text("insert into effect values (:job, :token)"),
                     dict(job=job.id, token=job.token.value)) and None)
 
-            @app.task("long", lease=15, retry=Retry(max_attempts=1))
+            @app.task("long", lease=60, retry=Retry(max_attempts=1))
             def long(job):
                 hear()
                 work(job)
@@ -78,9 +78,9 @@ def test_a_restart_in_the_middle_of_a_run_stops_no_loop_loses_no_job_and_lowers_
         held, go_on, lost = threading.Event(), threading.Event(), []
 
         def hold() -> None:
-            with app.lease("reindex", ttl=15) as lease:
+            with app.lease("reindex", ttl=60) as lease:
                 held.set()
-                go_on.wait(60)
+                go_on.wait(280)
                 lost.append(lease.lost.is_set())
                 lease.ensure()
 
@@ -232,7 +232,7 @@ def test_a_holder_writes_and_settles_over_a_restart_shorter_than_its_lease(
         create_all(engine)
         restarted, started = threading.Event(), threading.Event()
 
-        @app.task("work", lease=12, retry=Retry(max_attempts=1))
+        @app.task("work", lease=24, retry=Retry(max_attempts=1))
         def work(job: Job) -> Any:
             started.set()
             assert restarted.wait(60)
