@@ -217,6 +217,10 @@ class Link:
                     self._drop()
                 raise
 
+    def another(self) -> Link:
+        """Return a link of its own to the same place, for what would hold this one too long. To be closed."""
+        return Link(self._database, self._role)
+
     def close(self) -> None:
         """Close the connection, if there is one."""
         with self._lock:

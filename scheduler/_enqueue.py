@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from fencing.errors import ContentionError
 from scheduler._callers import Plan, run_alone, run_in_caller
@@ -21,8 +21,6 @@ Unique = Literal["alive", "forever"]
 
 PAGE = 1000
 """How many jobs one statement enqueues at most."""
-
-T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -102,11 +100,6 @@ def enqueue_many_alone(
     with connection.transaction():
         text = _statement(statements, "enqueue_many", unique)
         return run_alone(connection, text, _plan_many(parameters, rows))
-
-
-def each(value: T | Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return what gives each job its value: the function that was given, or one that always gives ``value``."""
-    return value if callable(value) else lambda _: value
 
 
 def _statement(statements: Statements, name: str, unique: Unique | None) -> str:

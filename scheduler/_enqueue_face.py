@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any, Protocol
 
-from scheduler._connect import Link
+from scheduler._bulk import Given, checked_exclusive, checked_key, copy_jobs
+from scheduler._connect import Connection, Link
 from scheduler._enqueue import (
-    Row,
     Unique,
     checked_args,
     checked_due,
     checked_priority,
     checked_unique,
-    each,
     enqueue,
     enqueue_alone,
     enqueue_many,
@@ -23,7 +24,6 @@ from scheduler._enqueue import (
 )
 from scheduler._hooks import EnqueueEvent, Hooks
 from scheduler._job import Enqueued
-from scheduler._postgres import copy_jobs
 from scheduler._sql import Statements
 from scheduler._tasks import Task, check_name
 from scheduler._tracing import Enqueuing
@@ -84,8 +84,8 @@ class EnqueueFace(ABC):
             "task": self._known_task(task),
             "args": checked_args(task, args),
             "due_at": checked_due(due_at),
-            "key": check_name("key", key, most=500) if key is not None else None,
-            "exclusive": _checked_exclusive(exclusive),
+            "key": checked_key(key),
+            "exclusive": checked_exclusive(exclusive),
             "priority": checked_priority(priority),
             "queue": check_name("queue", queue),
             "max_attempts": self._tasks[task].retry.max_attempts,
@@ -122,7 +122,10 @@ class EnqueueFace(ABC):
         ``key`` is a function of each one's arguments, ``due_at`` and ``exclusive`` may be one; those whose key is
         taken already (see :meth:`enqueue`) are passed over. With ``connection=`` the jobs exist if and only if the
         caller's transaction commits; awaitable for an async one. Without keys and connection they are written by
-        COPY, which is the fastest.
+        COPY, which is the fastest: ``args`` is read while the server writes, two thousand jobs ahead at most, however
+        many there are; a generator's transaction is open as long as it takes.
+
+        Raises as :meth:`enqueue`; the error names the place (``args[3]: …``), and no job is made.
         """
         if isinstance(args, str | bytes | Mapping):
             raise TypeError(
@@ -137,57 +140,67 @@ class EnqueueFace(ABC):
             "priority": checked_priority(priority),
             "max_attempts": self._tasks[task].retry.max_attempts,
         }
-        rows = self._many_rows(task, args, each(due_at), each(key), each(exclusive))
-        if unique == "forever" and any(row.key is None for row in rows):
-            raise ValueError("unique='forever' is about keys: key= gave None for one of the jobs")
-        tracing = Enqueuing(task, queue, len(rows))
+        given = Given(task, args, due_at, key, exclusive)
+        if connection is None and unique is None:
+            return self._many_copied(fixed, given)
+        rows = given.rows()
+        if (
+            unique == "forever"
+            and (bare := next((at for at, row in enumerate(rows) if row.key is None), None)) is not None
+        ):
+            raise ValueError(f"args[{bare}]: unique='forever' is about keys: key= gave None for it")
+        tracing = Enqueuing(task, queue)
+        parameters = {**fixed, "trace": tracing.context}
         made: Any
         try:
             if connection is not None:
-                fixed["trace"] = tracing.context
-                made = enqueue_many(connection, self._statements, fixed, rows, unique)
+                made = enqueue_many(connection, self._statements, parameters, rows, unique)
+            elif unique is not None and rows:
+                with self._here().link.use("enqueue many") as own:
+                    made = enqueue_many_alone(own, self._statements, parameters, rows, unique)
             else:
-                made = self._many_alone(fixed, rows, unique, tracing.context)
+                made = 0
         except BaseException as exc:
             tracing.end(error=exc)
             raise
-        return self._told(task, queue, tracing, made)
+        return self._told(task, queue, tracing, made, len(rows))
 
-    def _many_alone(self, fixed: dict[str, Any], rows: list[Row], unique: Unique | None, trace: str | None) -> int:
-        if not rows:
-            return 0
-        with self._here().link.use("enqueue many") as own:
-            if unique is not None:
-                return enqueue_many_alone(own, self._statements, {**fixed, "trace": trace}, rows, unique)
-            return copy_jobs(own, self._statements, fixed, rows, trace)
+    def _many_copied(self, fixed: dict[str, Any], given: Given) -> int:
+        """Write by COPY what is given, page by page as it is read."""
+        pages = given.pages()
+        # What is small is read to its end before anything is sent; what is wrong with it then costs the server nothing.
+        ahead = list(islice(pages, 2))
+        task, queue, made = fixed["task"], fixed["queue"], 0
+        tracing = Enqueuing(task, queue)
+        try:
+            if ahead:
+                with self._copying(alone=given.runs_code and len(ahead) > 1) as own:
+                    made = copy_jobs(own, self._statements, fixed, given, chain(ahead, pages), tracing.context)
+        except BaseException as exc:
+            tracing.end(error=exc)
+            raise
+        self._told(task, queue, tracing, made, made)
+        return made
 
-    def _many_rows(
-        self,
-        task: str,
-        args: Iterable[Any],
-        due_at: Callable[[Any], datetime | None],
-        key: Callable[[Any], str | None],
-        exclusive: Callable[[Any], str | None],
-    ) -> list[Row]:
-        rows = []
-        for one in args:
-            name = key(one)
-            rows.append(
-                Row(
-                    checked_args(task, one),
-                    checked_due(due_at(one)),
-                    check_name("key", name, most=500) if name is not None else None,
-                    _checked_exclusive(exclusive(one)),
-                )
-            )
-        return rows
+    @contextmanager
+    def _copying(self, alone: bool) -> Iterator[Connection]:
+        """Yield a connection: one that nobody else waits for meanwhile where it is held while the caller's code
+        runs."""
+        shared = self._here().link
+        link = shared.another() if alone else shared
+        try:
+            with link.use("enqueue many") as connection:
+                yield connection
+        finally:
+            if alone:
+                link.close()
 
-    def _told(self, task: str, queue: str, tracing: Enqueuing, enqueued: Any) -> Any:
-        """End the span and tell the hooks of what was enqueued (a job, or how many), or will be when ``enqueued`` is
-        awaited."""
+    def _told(self, task: str, queue: str, tracing: Enqueuing, enqueued: Any, given: int | None = None) -> Any:
+        """End the span and tell the hooks of what was enqueued (a job, or how many of those ``given``), or will be
+        when ``enqueued`` is awaited."""
         if isinstance(enqueued, Enqueued | int):
             one = enqueued if isinstance(enqueued, Enqueued) else None
-            tracing.end(one.id if one else None)
+            tracing.end(one.id if one else None, given)
             if self._hooks.wants(EnqueueEvent):
                 event = (1, one.id, one.created) if one else (enqueued, None, True)
                 self._hooks.tell(EnqueueEvent(task, queue, *event))
@@ -199,10 +212,6 @@ class EnqueueFace(ABC):
             except BaseException as exc:
                 tracing.end(error=exc)
                 raise
-            return self._told(task, queue, tracing, done)
+            return self._told(task, queue, tracing, done, given)
 
         return awaited()
-
-
-def _checked_exclusive(value: object) -> str | None:
-    return None if value is None else check_name("exclusive value", value, most=500)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 MAX_JSON = 1 << 20
 """The largest value, in bytes of JSON.
@@ -15,7 +16,8 @@ Larger things belong in a table or a bucket of their own, and their name in the 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 # Made once: json.dumps would make one for each value.
-_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+_encoder = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
+_encode, _default = _encoder.encode, _encoder.default
 
 
 def json_text(value: object, what: str) -> str:
@@ -26,7 +28,18 @@ def json_text(value: object, what: str) -> str:
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise TypeError(f"{what} are not JSON ({exc}); use None, numbers, texts, lists and dictionaries") from exc
+        raise TypeError(json_refusal(what, exc)) from exc
+    refuse_unstorable(text, what)
+    return text
+
+
+def json_refusal(what: str, exc: BaseException) -> str:
+    """Say why ``what`` cannot be written as JSON, after the encoder's error."""
+    return f"{what} are not JSON ({exc}); use None, numbers, texts, lists and dictionaries"
+
+
+def refuse_unstorable(text: str, what: str) -> None:
+    """Raise ``ValueError`` for JSON text that PostgreSQL's jsonb cannot hold, or that is too large."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as exc:
@@ -35,7 +48,23 @@ def json_text(value: object, what: str) -> str:
         raise ValueError(f"{what} are {size:,} bytes of JSON, at most {MAX_JSON:,} are taken")
     if "u0000" in text and _NUL.search(text):
         raise ValueError(f"{what} hold a NUL character, which PostgreSQL cannot store")
-    return text
+
+
+def encoder() -> Callable[[object], str]:
+    """Return a function that writes values as JSON text, without the checks of :func:`json_text`; for one thread.
+
+    ``JSONEncoder.encode`` makes an encoder in C for each value, which costs more than using it. Making it once is not
+    documented: what does not do as it should is not used.
+    """
+    try:
+        within = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+            {}, _default, json.encoder.encode_basestring, None, ": ", ", ", False, False, False
+        )
+        if "".join(within({"ä": [1, 2.5, None, "\n"]}, 0)) == '{"ä": [1, 2.5, null, "\\n"]}':
+            return lambda value: "".join(within(value, 0))
+    except (AttributeError, TypeError):
+        pass
+    return _encode
 
 
 def storable(text: str, most: int) -> str:

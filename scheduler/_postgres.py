@@ -11,15 +11,11 @@ from typing import Any
 
 from fencing import Token
 from scheduler._connect import Connection
-from scheduler._enqueue import Row
 from scheduler._issuer import ensure_current
 from scheduler._lanes import Lanes
 from scheduler._sql import Statements
 from scheduler._store import Claimed, Rescued, Revoked, Settled, Settlement, Taken
 from scheduler.errors import IssuerError, NotMigratedError
-
-COPY_ROWS = 1000
-"""How many lines go to COPY at a time."""
 
 RESCUE_BATCH = 100
 """How many expired leases one sweep takes back at most."""
@@ -246,39 +242,3 @@ def why_revoked(connection: Connection, statements: Statements, tokens: Sequence
     """Return, of tokens whose lease is lost, why those were taken away that somebody took away."""
     rows = connection.execute(statements["revocations_why"], {"tokens": list(tokens)})
     return {token: f"{outcome} by {actor}: {reason}" for token, outcome, actor, reason in rows}
-
-
-def copy_jobs(
-    connection: Connection, statements: Statements, fixed: Mapping[str, Any], rows: Sequence[Row], trace: str | None
-) -> int:
-    """Write jobs by COPY; return how many. ``fixed`` holds what is the same for all of them.
-
-    The lines are put together here: the arguments are JSON text already, and the driver would look at each value of
-    each row.
-    """
-    with connection.transaction():
-        # Written so that it is read alike whatever date style the session has.
-        instant = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
-        now = instant.isoformat()
-        before = "\t".join((_copied(fixed["queue"]), _copied(fixed["task"]), str(fixed["priority"]), ""))
-        after = "\t".join(("", str(fixed["max_attempts"]), _copied(trace), f"{now}\n"))
-        with connection.cursor().copy(
-            statements.fill(
-                "copy {schema}.job (queue, task, priority, args, due_at, exclusive, max_attempts, trace, created_at) "
-                "from stdin"
-            )
-        ) as copy:
-            for start in range(0, len(rows), COPY_ROWS):
-                lines = [
-                    f"{before}{_copied(args)}\t{due_at.isoformat() if due_at else now}\t{_copied(exclusive)}{after}"
-                    for args, due_at, _, exclusive in rows[start : start + COPY_ROWS]
-                ]
-                copy.write("".join(lines))
-        connection.execute("select pg_notify(%s, %s)", (statements.channel, fixed["queue"]))
-    return len(rows)
-
-
-def _copied(text: str | None) -> str:
-    """A value as COPY's text format holds it. Nothing that is written so has a line break or a tab: names are
-    printable, and JSON escapes them."""
-    return r"\N" if text is None else text.replace("\\", r"\\")

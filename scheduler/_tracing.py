@@ -57,26 +57,26 @@ def _attributes(operation: str, kind: str, task: str, queue: str) -> dict[str, A
 class Enqueuing:
     """The span of an enqueuing. ``context`` is JSON text for the job's row, None where nobody traces."""
 
-    def __init__(self, task: str, queue: str, count: int = 1) -> None:
+    def __init__(self, task: str, queue: str) -> None:
         self._span: Any = None
         self.context: str | None = None
         tracer = _tracer()
         if tracer is None:
             return
         attributes = _attributes("enqueue", "send", task, queue)
-        if count != 1:
-            attributes["messaging.batch.message_count"] = count
         self._span = tracer.start_span(f"enqueue {queue}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
         carrier: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(self._span))
         self.context = json.dumps(carrier) if carrier else None
 
-    def end(self, job: int | None = None, error: BaseException | None = None) -> None:
-        """End the span: with the job's id, or what went wrong."""
+    def end(self, job: int | None = None, count: int | None = None, error: BaseException | None = None) -> None:
+        """End the span: with the job's id or how many were given, or what went wrong."""
         if self._span is None:
             return
         if job is not None:
             self._span.set_attribute("messaging.message.id", str(job))
+        if count is not None:
+            self._span.set_attribute("messaging.batch.message_count", count)
         if error is not None:
             _fail(self._span, error)
         self._span.end()

@@ -224,7 +224,12 @@ def test_in_a_database_that_is_not_in_utf_8(postgres: Postgres) -> None:
         assert app.sync_schedules() == {"jährlich": "unchanged"}
         with pytest.raises(ValueRefusedError, match='no equivalent in encoding "LATIN1"'):
             app.enqueue("note", "€")
-        assert tables.states() == {"completed": 1}
+        with pytest.raises(ValueRefusedError, match='no equivalent in encoding "LATIN1"'):
+            app.enqueue_many("note", ["ä", "€"])
+        assert app.enqueue_many("note", ["ä", "ß"], exclusive="ö") == 2
+        assert app.run_until_idle().completed == 2
+        assert ran[1:] == ["ä", "ß"]
+        assert tables.states() == {"completed": 3}
     postgres.drop_database(name)
 
 
