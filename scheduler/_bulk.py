@@ -23,6 +23,9 @@ PAGE_ROWS = 1000
 PAGE_CHARACTERS = 1 << 22
 """A page ends early when its arguments are this long: so much is held in memory, however many jobs there are."""
 
+SOON = timedelta(seconds=1)
+"""Of jobs that are due later than this nobody is told: workers look ahead by themselves, more often."""
+
 T = TypeVar("T")
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -217,13 +220,14 @@ def copy_jobs(
         now = clock.fetchall()[0][0]
         lines = Lines(fixed, given, trace, now)
         text = f"copy {{schema}}.job ({', '.join(lines.columns)}) from stdin (format binary)"
-        due = given.due_of is None and (given.due is None or given.due <= now)
+        soon = now + SOON
+        due = given.due_of is None and (given.due is None or given.due <= soon)
         with connection.cursor().copy(statements.fill(text)) as copy:
             copy.write(_HEADER)
             for page in pages:
                 copy.write(lines.of(page))
                 made += len(page.args)
-                due = due or any(one is None or one <= now for one in page.dues)
+                due = due or any(one is None or one <= soon for one in page.dues)
             copy.write(_TRAILER)
         if due:
             connection.execute("select pg_notify(%s, %s)", (statements.channel, fixed["queue"]))

@@ -7,6 +7,7 @@ import time
 
 from fencing import Lease, Token, history
 from fencing._lease import lease_clock
+from scheduler._ahead import Ahead
 from scheduler._claim import room
 from scheduler._connect import Connection, Link
 from scheduler._gate import BUSY, Gate
@@ -70,6 +71,7 @@ class Claimer:
         self._guarded_at = float("-inf")
         self._swept_at = float("-inf")
         self._sweep_pause = 0.0
+        self._ahead = Ahead(poll)
         self._full = False
         self._woken_at: float | None = None
         self.eager = False
@@ -106,6 +108,7 @@ class Claimer:
         # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
         # database's.
         began, sent, settled = time.monotonic_ns(), lease_clock(), work.settled
+        expected = self._ahead.expected(sent)
         guarded = self._claim.waiting or sent - self._guarded_at >= GUARDED
         sweep = sent - self._swept_at >= max(SWEEP, self._sweep_pause)
         if self._claim.at_front:
@@ -123,13 +126,15 @@ class Claimer:
         self._hand_over([self._hold(issuer, began, sent, claimed) for claimed in jobs])
         resting = not jobs and not again
         wait = self._look() if resting or self._gate.due else self._poll
+        self._ahead.looked(expected, bool(jobs))
+        ready = min(wait, self._ahead.wait(lease_clock()))
         # What the run through the exclusive values passed before something was settled may be free since.
         self._dry_at = self._front_at if sweep and resting and wait > BUSY else None
         if self._full:
             return 0
         if again:
-            return min(wait, random.uniform(0, CONTENDED))
-        return wait if sweep else min(wait, max(GUARDED, self._sweep_pause))
+            return min(ready, random.uniform(0, CONTENDED))
+        return ready if sweep else min(ready, max(GUARDED, self._sweep_pause))
 
     def sweep_soon(self) -> None:
         """Begin the next claim at the front: something was put back there."""
@@ -141,6 +146,7 @@ class Claimer:
         if guarded:
             self._guarded_at = began
         if sweep:
+            self._ahead.saw(self._claim.next_at)
             self._swept_at = lease_clock()
             took = self._swept_at - began
             self._sweep_pause = took * SWEEP_SHARE if took >= SLOW_SWEEP and not self.eager else 0.0

@@ -51,7 +51,8 @@ select set_config('idle_in_transaction_session_timeout', case
 _HOT_ROLES = ("claim", "settle", "heart", "rescue", "look-up", "measure", "limit", "prune")
 _HOT_SETTINGS = f"""{_SETTINGS},
     set_config('plan_cache_mode', 'force_generic_plan', %(local)s), set_config('enable_seqscan', 'off', %(local)s),
-    set_config('enable_bitmapscan', 'off', %(local)s), set_config('enable_sort', 'off', %(local)s)
+    set_config('enable_bitmapscan', 'off', %(local)s), set_config('enable_sort', 'off', %(local)s),
+    set_config('enable_incremental_sort', 'off', %(local)s)
 """
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fencing import Token
+from fencing._lease import lease_clock
 from scheduler._connect import Connection
 from scheduler._issuer import ensure_current
 from scheduler._lanes import Lanes
@@ -44,6 +45,8 @@ class Claim:
         self._wider = 1
         self.waiting = True
         """Whether there were exclusive jobs or queues with a limit when that was last looked at."""
+        self.next_at = float("inf")
+        """When the next job that was not due at the last sweep will be, by :func:`lease_clock`."""
         self.again = False
         """Whether the last claim could not see everything that it may take: another one at once may find more."""
 
@@ -51,6 +54,13 @@ class Claim:
     def at_front(self) -> bool:
         """Whether the next guarded claim begins with the first of the exclusive values, or goes on after some."""
         return not self._after
+
+    def _look_ahead(self, connection: Connection) -> None:
+        rows = connection.execute(self._statements["lanes"], self._lanes.search()).fetchall()
+        # From when the answer is here: a little too late finds the job, a little too early finds nothing.
+        here = lease_clock()
+        self._lanes.found([row[:3] for row in rows if row[2] is not None])
+        self.next_at = min([here + row[3] for row in rows if row[3] is not None], default=float("inf"))
 
     def __call__(
         self, connection: Connection, batch: int, *, guarded: bool = True, sweep: bool = True, back: float = 0.0
@@ -61,7 +71,7 @@ class Claim:
         passed over. Without ``sweep``, it begins where the last claim ended, or ``back`` seconds before now.
         """
         if sweep:
-            self._lanes.found(connection.execute(self._statements["lanes"], self._lanes.search()))
+            self._look_ahead(connection)
         parameters = {**self._fixed, "batch": batch, "peek": batch * self._wider, "back": back}
         parameters |= self._lanes.parameters(bounded=not sweep)
         text = self._plain

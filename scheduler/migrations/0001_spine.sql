@@ -77,6 +77,8 @@ create index job_ready on {schema}.job (queue, task, priority desc, due_at, id) 
 -- The same for exclusive jobs, by value: the claim steps from one value to the next.
 create index job_exclusive on {schema}.job (queue, task, exclusive, priority desc, due_at, id)
     where status = 'ready' and exclusive is not null;
+-- When the next of them is due.
+create index job_exclusive_due on {schema}.job (queue, task, due_at) where status = 'ready' and exclusive is not null;
 -- Small: what is running now. Without lease_until, so that a renewal rewrites no index.
 create index job_leased on {schema}.job (id, queue) where status = 'leased';
 -- The claim sees to it by itself (see slot); this is what stands behind it.

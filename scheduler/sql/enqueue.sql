@@ -1,6 +1,7 @@
 -- enqueue: one job, unless a job with the same key is alive.
 -- Rows: (id, created). None: the job with that key is in a transaction that this one cannot see yet; ask again.
--- Locks: waits for a concurrent insert of the same key. Index: job_alive_key. The notification is a hint; it leaves at the commit.
+-- Locks: waits for a concurrent insert of the same key. Index: job_alive_key. The notification is a hint; it leaves at the commit. What is due
+-- within a second is told of, too: a worker that rests would not look before it is due.
 with instant as materialized (select {schema}.clock() as now),
 made as (
     insert into {schema}.job (queue, task, args, priority, due_at, key, exclusive, max_attempts, trace, created_at)
@@ -11,7 +12,7 @@ made as (
     returning id, due_at
 )
 select id, true as created,
-    case when due_at <= (select now from instant) then pg_notify({channel_literal}, %(queue)s) end as told
+    case when due_at <= (select now from instant) + interval '1 second' then pg_notify({channel_literal}, %(queue)s) end as told
 from made
 union all
 select id, false, null from {schema}.job

@@ -1,7 +1,8 @@
 -- enqueue forever: one job, unless its key was ever used so. The key's own row decides, which no retention ever removes; it is not the row that
 -- decides for keys that are unique while alive: the two kinds do not look at each other.
 -- Rows: (id, created). None: the key is in a transaction that this one cannot see yet; ask again.
--- Locks: waits for a concurrent insert of the same key. Index: forever_key_pkey. The notification is a hint; it leaves at the commit.
+-- Locks: waits for a concurrent insert of the same key. Index: forever_key_pkey. The notification is a hint; it leaves at the commit. What is due
+-- within a second is told of, too: a worker that rests would not look before it is due.
 with instant as materialized (select {schema}.clock() as now),
 spent as (
     insert into {schema}.forever_key (key, job_id, created_at)
@@ -20,7 +21,7 @@ made as (
     returning id, due_at
 )
 select id, true as created,
-    case when due_at <= (select now from instant) then pg_notify({channel_literal}, %(queue)s) end as told
+    case when due_at <= (select now from instant) + interval '1 second' then pg_notify({channel_literal}, %(queue)s) end as told
 from made
 union all
 select job_id, false, null from {schema}.forever_key

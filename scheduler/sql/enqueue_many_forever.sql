@@ -1,7 +1,7 @@
 -- enqueue many forever: jobs of one task, each unless its key was ever used so (or is among those before it): see enqueue_forever.sql.
 -- Rows: (made): how many. One row always.
 -- Locks: waits for concurrent inserts of the same keys, in the order of the keys, so that no two callers wait for each other.
--- Index: forever_key_pkey. The notification is a hint; it leaves at the commit.
+-- Index: forever_key_pkey. The notification is a hint, also of what is due within a second; it leaves at the commit.
 with instant as materialized (select {schema}.clock() as now),
 given as materialized (
     select distinct on (key) *
@@ -27,5 +27,5 @@ made as (
     returning due_at
 )
 select count(*) as made,
-    case when bool_or(due_at <= (select now from instant)) then pg_notify({channel_literal}, %(queue)s) end as told
+    case when bool_or(due_at <= (select now from instant) + interval '1 second') then pg_notify({channel_literal}, %(queue)s) end as told
 from made

@@ -1,6 +1,14 @@
--- lanes: which priorities the waiting jobs of some queues and tasks have, below a given one each, up to %(most)s each.
--- Rows: (queue, task, priority), higher ones of a task first; none: nothing waits. Locks: none. Index: job_ready, one look-up for each.
-with recursive step as (
+-- lanes: which priorities the waiting jobs of some queues and tasks have, below a given one each, up to %(most)s each; and in how many seconds the
+-- next of them will be due (null: none that is not due already, or its queue is full: whoever ends a job of it looks again).
+-- Rows: (queue, task, priority, next_in), higher ones of a task first, and one with no priority for the exclusive jobs of each queue and task.
+-- Locks: none. Index: job_ready, two look-ups for each; job_exclusive_due, one; job_leased where there are queues with a limit.
+with recursive instant as materialized (select {schema}.clock() as now),
+brim as materialized (
+    select q.name from {schema}.queue q
+    where q.max_running is not null and q.name = any(%(queues)s::text[])
+        and q.max_running <= (select count(*) from {schema}.job j where j.status = 'leased' and j.queue = q.name)
+),
+step as (
     select p.queue, p.task, 1 as number, (
         select j.priority from {schema}.job j
         where j.status = 'ready' and j.exclusive is null and j.queue = p.queue and j.task = p.task and j.priority < p.below
@@ -15,5 +23,25 @@ with recursive step as (
     )
     from step s
     where s.priority is not null and s.number < %(most)s
+),
+upcoming as materialized (
+    select s.queue, s.task, s.priority, (
+        select j.due_at from {schema}.job j
+        where j.status = 'ready' and j.exclusive is null and j.queue = s.queue and j.task = s.task and j.priority = s.priority
+            and j.due_at > (select now from instant)
+        order by j.due_at, j.id limit 1
+    ) as due_at
+    from step s where s.priority is not null
+    union all
+    select p.queue, p.task, null, (
+        select j.due_at from {schema}.job j
+        where j.status = 'ready' and j.exclusive is not null and j.queue = p.queue and j.task = p.task and j.due_at > (select now from instant)
+        order by j.due_at limit 1
+    )
+    from unnest(%(queues)s::text[], %(tasks)s::text[]) p(queue, task)
 )
-select queue, task, priority from step where priority is not null order by queue, task, priority desc
+select queue, task, priority,
+    case when queue <> all(array(select name from brim)) then extract(epoch from due_at - (select now from instant))::float8 end as next_in
+from upcoming
+where priority is not null or due_at is not null
+order by queue, task, priority desc

@@ -1,5 +1,5 @@
 -- waiting tasks: the tasks that jobs wait for to run, by queue, up to %(most)s of ordinary and as many of exclusive jobs. Rows: (queue, task); none:
--- nothing waits. Locks: none. Index: job_ready and job_exclusive, one look-up for each row.
+-- nothing waits. Locks: none. Index: job_ready and job_exclusive_due, one look-up for each row.
 with recursive ordinary as (
     (
         select queue, task, 1 as number from {schema}.job
@@ -19,14 +19,14 @@ exclusive as (
     (
         select queue, task, 1 as number from {schema}.job
         where status = 'ready' and exclusive is not null
-        order by queue, task limit 1
+        order by queue, task, due_at limit 1
     )
     union all
     select n.queue, n.task, e.number + 1
     from exclusive e cross join lateral (
         select j.queue, j.task from {schema}.job j
         where j.status = 'ready' and j.exclusive is not null and (j.queue, j.task) > (e.queue, e.task)
-        order by j.queue, j.task limit 1
+        order by j.queue, j.task, j.due_at limit 1
     ) n
     where e.number < %(most)s
 )

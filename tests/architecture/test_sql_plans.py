@@ -181,7 +181,9 @@ def test_the_claim_reads_one_range_for_each_task_in_order_and_the_rows_it_takes(
     plans = plans_of(hand.on("claim"))
     (plan,) = [plan for statement, plan in plans.items() if "update" in statement]
     (look,) = [plan for statement, plan in plans.items() if "update" not in statement]
-    on_indexes(look, {"job_ready": "queue task priority"})
+    on_indexes(look, {"job_ready": "queue task priority", "job_exclusive_due": "queue task due_at", "job_leased": ""})
+    ahead = [node for node in scans(look) if "due_at >" in node.get("Index Cond", "")]
+    assert [node["Index Name"] for node in ahead] == ["job_ready", "job_exclusive_due"], "the next that will be due"
     ordinary_ranges = [node for node in scans(plan) if ">= ROW(" in node.get("Index Cond", "")]
     assert len(ordinary_ranges) == 2, "each lane begins at its bound: once to count, once to lock"
     on_indexes(
@@ -340,7 +342,7 @@ MEASURES = {
     "measure_leased": ({}, {"job_leased"}, 6_000),
     "measure_stuck": ({"tasks": ["work"], "limits": [60.0], "otherwise": 3600.0}, {"job_leased"}, 6_000),
     "measure_dead": ({}, {"job_dead"}, 1),
-    "waiting_tasks": ({"most": 1000}, {"job_ready", "job_exclusive"}, 100),
+    "waiting_tasks": ({"most": 1000}, {"job_ready", "job_exclusive_due"}, 100),
 }
 
 
