@@ -3,6 +3,7 @@
 -- (by its hash, so several may share one). A claim locks the slots that it needs, skipping those that others hold, believes its snapshot only if
 -- no slot was bumped since, and bumps them. So of two claims of one value one finds the slot locked or newer than its snapshot, and passes.
 -- The unique index job_exclusive_live stands behind it.
+-- Jobs of limited queues are read by lanes, as others are (see claim_arm.sql), though from the front.
 -- Of exclusive jobs the first of each value is looked at, up to %(values)s values of each queue and task, from %(after)s on: the claim tells where
 -- to go on, so that a million jobs that have to wait hide nothing.
 -- Rows: guarded (id, priority, due_at): locked, to be claimed. Locks: rows of slot, then of job; all skipped if others hold them.
@@ -40,11 +41,24 @@ room as materialized (
 heads as (
     select distinct on (w.value) h.id, h.priority, h.due_at, w.queue, w.value
     from walked w cross join lateral (
-        select j.id, j.priority, j.due_at from {schema}.job j
-        where j.status = 'ready' and j.exclusive is not null and j.queue = w.queue and j.task = w.task and j.exclusive = w.value
-            and j.due_at <= (select now from instant)
-        order by j.priority desc, j.due_at, j.id
-        limit 1
+        -- The first of a priority is the one that is due first: if it is not due, none of that priority is, however many there are.
+        with recursive head as (
+            (
+                select j.id, j.priority, j.due_at from {schema}.job j
+                where j.status = 'ready' and j.exclusive is not null and j.queue = w.queue and j.task = w.task and j.exclusive = w.value
+                order by j.priority desc, j.due_at, j.id limit 1
+            )
+            union all
+            select n.id, n.priority, n.due_at
+            from head p cross join lateral (
+                select j.id, j.priority, j.due_at from {schema}.job j
+                where j.status = 'ready' and j.exclusive is not null and j.queue = w.queue and j.task = w.task and j.exclusive = w.value
+                    and j.priority < p.priority
+                order by j.priority desc, j.due_at, j.id limit 1
+            ) n
+            where p.due_at > (select now from instant)
+        )
+        select id, priority, due_at from head where due_at <= (select now from instant)
     ) h
     where (
         select b.id from {schema}.job b where b.status = 'leased' and b.exclusive is not null and b.exclusive = w.value limit 1
@@ -54,14 +68,16 @@ heads as (
 waiting as (
     select id, priority, due_at, queue, value from heads
     union all
-    select a.id, a.priority, a.due_at, p.queue, null
-    from pair p join room r on r.name = p.queue and r.free > 0 cross join lateral (
-        select j.id, j.priority, j.due_at from {schema}.job j
-        where j.status = 'ready' and j.exclusive is null and j.queue = p.queue and j.task = p.task
+    select a.id, l.priority, a.due_at, l.queue, null
+    from unnest(%(lane_queues)s::text[], %(lane_tasks)s::text[], %(lane_priorities)s::int[]) l(queue, task, priority)
+    join room r on r.name = l.queue and r.free > 0 cross join lateral (
+        select j.id, j.due_at from {schema}.job j
+        where j.status = 'ready' and j.exclusive is null and j.queue = l.queue and j.task = l.task and j.priority = l.priority
             and j.due_at <= (select now from instant)
-        order by j.priority desc, j.due_at, j.id
+        order by j.due_at, j.id
         limit least(%(batch)s, r.free)
     ) a
+    where (select ok from live)
 ),
 wanted as materialized (
     select w.id, array_remove(array[

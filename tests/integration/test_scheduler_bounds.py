@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -9,12 +10,14 @@ from support.jobs import Hand, Tables, Working, ended, installed_beside
 from support.waiting import eventually
 
 from scheduler import Job, Scheduler
+from scheduler._connect import Connection
 from scheduler._lanes import KEPT, PRIORITIES, Lanes
 from scheduler._store import Claimed
 from scheduler.console.embedded import Postgres
 
 LEASE = 30.0
 PAST = datetime.now(UTC) - timedelta(hours=1)
+LATER = datetime(2099, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +218,45 @@ def test_bulk_enqueuing_writes_what_it_was_given(app: Scheduler, hand: Hand) -> 
     ]
     assert app.enqueue_many("work", given, exclusive=lambda one: "back\\slash" if one is None else None) == len(given)
     assert [job.args for job in hand.claim()] == given
+
+
+class Explaining:
+    """Stands before a connection, and explains what claims before it does it: how many pages that read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.pages = 0
+
+    def execute(self, text: str, values: dict[str, Any]) -> Any:
+        if "update" in text:
+            with self._connection.transaction(force_rollback=True):
+                explain = f"explain (analyze, buffers, format json) {text}"
+                plan = self._connection.execute(explain.encode(), values).fetchall()[0][0][0]["Plan"]
+            self.pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        return self._connection.execute(text.encode(), values)
+
+
+def test_a_guarded_claim_does_not_read_through_later_jobs_to_find_those_that_are_due(
+    app: Scheduler, tables: Tables
+) -> None:
+    """Those of a higher priority lie before them; up to PostgreSQL 17 each of them was looked at."""
+    hand = Hand(tables.dsn, {"work": LEASE}, queues=["default", "limited"], schema=tables.schema)
+    app.queue("limited", limit=5)
+    app.sync_queues()
+    kinds: list[dict[str, Any]] = [{"queue": "limited"}, {"exclusive": "x"}]
+    pages = []
+    for count in (1, 10, 10_000):  # the first claim reads the catalogue, too
+        for options in kinds:
+            for priority in (7, 0):
+                app.enqueue_many("work", range(count), due_at=LATER, priority=priority, **options)
+            app.enqueue("work", "due", priority=-1, **options)
+        tables.rows("vacuum analyze {s}.job")
+        explaining = Explaining(hand.on("claim"))
+        _, jobs = hand._claim(explaining, 100)  # type: ignore[arg-type]
+        assert [job.args for job in jobs] == ["due", "due"]
+        for job in jobs:
+            hand.complete(job)
+        pages.append(explaining.pages)
+    hand.close()
+    _, few, many = pages
+    assert many < few + 60, "the entries of 10,000 jobs are on some 80 pages, in each of four places"

@@ -31,6 +31,7 @@ SEED = int(os.environ.get("FENCING_SOAK_SEED", "20261129"))
 WORKERS = 4
 LEASE = 1.5
 TICK = 0.3  # seconds between two batches that are enqueued
+BACKLOG = 100  # jobs that wait at most before the next batch: about as many are worked off in the end
 
 TASKS = f"""
     import random
@@ -124,6 +125,14 @@ class Chaos:
                 self.tables.connect_anew()
             time.sleep(0.05)
 
+    def behind(self) -> int:
+        """How many jobs have not ended; 0 while the server is away."""
+        try:
+            return int(self.tables.one("select count(*) from {s}.job where status in ('ready', 'leased')"))
+        except psycopg.Error:
+            self.tables.connect_anew()
+            return 0
+
     def _continue(self, number: int) -> None:
         del self.stopped[number]
         self.processes[number].resume()
@@ -137,9 +146,16 @@ class Chaos:
             one.close()
 
 
-def enqueue_steadily(app: Scheduler, keys: Iterator[str], committed: list[str], stop: threading.Event) -> None:
-    """Enqueue jobs under keys that are unique for ever and note what was acknowledged; what was not is sent again."""
+def enqueue_steadily(
+    app: Scheduler, keys: Iterator[str], committed: list[str], stop: threading.Event, enough: threading.Event
+) -> None:
+    """Enqueue jobs under keys that are unique for ever and note what was acknowledged; what was not is sent again.
+
+    Not while there are ``enough``: how fast they are worked off is the machine's affair, and at the end all have to be.
+    """
     for key in keys:
+        while enough.is_set() and not stop.wait(TICK):
+            pass
         while not stop.is_set():
             try:
                 app.enqueue("long" if key.endswith("7") else "work", key=key, unique="forever")
@@ -164,9 +180,10 @@ def test_every_job_ends_once_in_effect_whatever_is_done_to_workers_and_server(
         for task in ("work", "long"):
             # Who enqueues says how often: none may end dead here, however often it is met.
             app.task(task, retry=Retry(max_attempts=100_000))(print)
-        chaos, committed, stop = Chaos(tables, random.Random(SEED)), list[str](), threading.Event()
+        chaos, committed = Chaos(tables, random.Random(SEED)), list[str]()
+        stop, enough = threading.Event(), threading.Event()
         keys = (f"soak-{number}" for number in range(10**9))
-        source = threading.Thread(target=enqueue_steadily, args=(app, keys, committed, stop), daemon=True)
+        source = threading.Thread(target=enqueue_steadily, args=(app, keys, committed, stop, enough), daemon=True)
         restarts = [SECONDS / 3, SECONDS * 2 / 3]
         # Stored here, so that it is there to be paused at the end however long workers took to start.
         often = {"seconds": True, "catch_up_limit": 1000}
@@ -182,6 +199,10 @@ def test_every_job_ends_once_in_effect_whatever_is_done_to_workers_and_server(
                     server.restart(("immediate", "fast")[len(restarts)])
                     chaos.done["restarts"] += 1
                 chaos.once()
+                if chaos.behind() > BACKLOG:
+                    enough.set()
+                else:
+                    enough.clear()
                 time.sleep(chaos.rng.uniform(0.1, 0.5))
             stop.set()
             source.join(60)
