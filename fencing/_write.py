@@ -190,21 +190,65 @@ def resolve_token(token: Any) -> tuple[Token, str]:
     return found, holder if isinstance(holder, str) and holder else process_holder()
 
 
-class _SyncWrite:
-    """The ``with`` form: what the guard opened, recorded."""
+class recorded:
+    """A block that emits one event for the whole of a write, whatever its end. A class: it is on every write's way."""
 
-    __slots__ = ("_inner", "_record")
+    __slots__ = ("_began", "_guard", "_holder", "_kind", "_resources", "_token")
 
-    def __init__(self, guard: Guard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
-        self._inner = guard.open(resources, token, holder)
-        self._record = recorded("write", guard, resources, token, holder)
+    def __init__(
+        self,
+        kind: history.Kind,
+        guard: Guard[Any] | AsyncGuard[Any],
+        resources: tuple[str, ...],
+        token: Token,
+        holder: str,
+    ) -> None:
+        self._kind = kind
+        self._guard = guard
+        self._resources = resources
+        self._token = token
+        self._holder = holder
 
     def __enter__(self) -> Any:
-        self._record.__enter__()
+        self._began = time.monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None and isinstance(error, FenceRejected):
+            note(error, self._resources, self._token, self._holder, self._guard.downstream)
+        if history.recording():
+            outcome: history.Outcome = "accepted" if error is None else _outcome_of(error)
+            name = "" if error is None else type(error).__name__
+            history.emit(
+                history.Event(
+                    self._kind,
+                    outcome,
+                    self._holder,
+                    self._guard.downstream,
+                    self._resources,
+                    str(self._token),
+                    name,
+                    pending=outcome == "accepted" and getattr(self._guard, "in_callers_transaction", False),
+                    effects=history.named_effects(),
+                    began=self._began,
+                )
+            )
+
+
+class _SyncWrite(recorded):
+    """The ``with`` form: what the guard opened, recorded."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, guard: Guard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
+        super().__init__("write", guard, resources, token, holder)
+        self._inner = guard.open(resources, token, holder)
+
+    def __enter__(self) -> Any:
+        self._began = time.monotonic_ns()
         try:
             return self._inner.__enter__()
         except BaseException as exc:
-            self._record.__exit__(type(exc), exc, exc.__traceback__)
+            super().__exit__(type(exc), exc, exc.__traceback__)
             raise
 
     def __exit__(
@@ -213,9 +257,9 @@ class _SyncWrite:
         try:
             self._inner.__exit__(kind, error, trace)
         except BaseException as exc:
-            self._record.__exit__(type(exc), exc, exc.__traceback__)
+            super().__exit__(type(exc), exc, exc.__traceback__)
             raise
-        self._record.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
 
 
 class _AsyncWrite:
@@ -288,50 +332,6 @@ def _refuse_once(downstream: str, once: str | None) -> None:
         raise TypeError(
             f"{downstream} keeps no record of applied effects, so once= cannot hold there; use it with a SQL target"
         )
-
-
-class recorded:
-    """A block that emits one event for the whole of a write, whatever its end. A class: it is on every write's way."""
-
-    __slots__ = ("_began", "_guard", "_holder", "_kind", "_resources", "_token")
-
-    def __init__(
-        self,
-        kind: history.Kind,
-        guard: Guard[Any] | AsyncGuard[Any],
-        resources: tuple[str, ...],
-        token: Token,
-        holder: str,
-    ) -> None:
-        self._kind = kind
-        self._guard = guard
-        self._resources = resources
-        self._token = token
-        self._holder = holder
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic_ns()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, FenceRejected):
-            note(error, self._resources, self._token, self._holder, self._guard.downstream)
-        if history.recording():
-            outcome: history.Outcome = "accepted" if error is None else _outcome_of(error)
-            name = "" if error is None else type(error).__name__
-            history.emit(
-                history.Event(
-                    self._kind,
-                    outcome,
-                    self._holder,
-                    self._guard.downstream,
-                    self._resources,
-                    str(self._token),
-                    name,
-                    pending=outcome == "accepted" and getattr(self._guard, "in_callers_transaction", False),
-                    effects=history.named_effects(),
-                    began=self._began,
-                )
-            )
 
 
 def _outcome_of(exc: BaseException) -> history.Outcome:

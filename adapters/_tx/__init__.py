@@ -46,9 +46,12 @@ def transaction_of(
     ``TypeError`` for any other target, for a dialect without a guard, and for a Session with several binds of which
     none is named.
     """
-    makers = [_makers[type(target)]] if type(target) in _makers else _loaded_makers()
-    for maker in makers:
-        found: SyncTx | AsyncTx | None = maker(target, bind, read_only, tables)
+    known = _makers.get(type(target))
+    found: SyncTx | AsyncTx | None = known(target, bind, read_only, tables) if known is not None else None
+    if found is not None:
+        return found
+    for maker in _loaded_makers():
+        found = maker(target, bind, read_only, tables)
         if found is not None:
             _makers[type(target)] = maker
             return found

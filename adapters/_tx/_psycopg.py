@@ -15,12 +15,16 @@ from adapters._tx._plan import Plan, Rows, Statement, to_pyformat
 from adapters._tx._ports import nothing_holds
 
 T = TypeVar("T")
+# Plain numbers: each write compares them.
+_OFF = int(PipelineStatus.OFF)
+_IDLE, _INTRANS, _INERROR = map(int, (TransactionStatus.IDLE, TransactionStatus.INTRANS, TransactionStatus.INERROR))
 _HOW = "use 'with connection.transaction():' around the write"
 
 
 class _PsycopgBase:
     """What needs no round trip, the same for both."""
 
+    __slots__ = ("_entered", "_level", "_read_only", "_tables", "handle")
     dialect = "postgresql"
 
     def __init__(self, handle: Any, read_only: bool, tables: str) -> None:
@@ -40,34 +44,37 @@ class _PsycopgBase:
 
     def still_open(self) -> bool:
         """Whether the transaction block and savepoint of the first use are still there; see :class:`SyncTx`."""
-        if not self._entered or self.handle.closed or _open_blocks(self.handle) < self._level:
+        handle = self.handle
+        if not self._entered or handle.closed or _open_blocks(handle) < self._level:
             return False
         # In a pipeline the status lags behind what was queued; a block cannot be left in there without its end being
         # queued too.
-        return self._pipelined() or self.handle.pgconn.transaction_status == TransactionStatus.INTRANS
+        pgconn = handle.pgconn
+        return bool(pgconn.transaction_status == _INTRANS or pgconn.pipeline_status != _OFF)
 
     def _enter(self) -> None:
         """Refuse a connection without an open ``transaction()`` block, before anything is sent."""
-        if self.handle.closed:
+        handle = self.handle
+        if handle.closed:
             raise nothing_holds(self.downstream, f"the connection is closed; open one and {_HOW}")
-        status = self.handle.pgconn.transaction_status
-        if status == TransactionStatus.INERROR:
+        status = handle.pgconn.transaction_status
+        if status == _INERROR:
             raise nothing_holds(
                 self.downstream, "an earlier statement failed; leave the transaction block and begin again"
             )
-        if not self._read_only and (
-            _open_blocks(self.handle) == 0 or (status == TransactionStatus.IDLE and not self._pipelined())
-        ):
+        self._level = _open_blocks(handle)
+        if not self._read_only and (self._level == 0 or (status == _IDLE and not self._pipelined())):
             raise nothing_holds(self.downstream, _HOW)
-        self._level = _open_blocks(self.handle)
         self._entered = True
 
     def _pipelined(self) -> bool:
-        return bool(self.handle.pgconn.pipeline_status != PipelineStatus.OFF)
+        return bool(self.handle.pgconn.pipeline_status != _OFF)
 
 
 class PsycopgTx(_PsycopgBase):
     """The transaction of a psycopg Connection."""
+
+    __slots__ = ()
 
     def execute(self, statement: Statement) -> Rows:
         """Execute a statement; see :class:`SyncTx`."""
@@ -113,6 +120,8 @@ class PsycopgTx(_PsycopgBase):
 
 class AsyncPsycopgTx(_PsycopgBase):
     """The transaction of a psycopg AsyncConnection."""
+
+    __slots__ = ()
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan; see :class:`AsyncTx`."""
@@ -202,5 +211,5 @@ def _open_blocks(connection: Any) -> int:
     """
     count = getattr(connection, "_num_transactions", None)
     if count is None:
-        return int(connection.pgconn.transaction_status != TransactionStatus.IDLE)
+        return int(connection.pgconn.transaction_status != _IDLE)
     return int(count)

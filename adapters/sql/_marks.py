@@ -7,13 +7,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from adapters._tx import BeforeCommit, Plan, Rows, Statement
+from adapters._tx import AsyncTx, BeforeCommit, Plan, Rows, Statement, SyncTx
 from adapters.sql._dialect import Dialect
 from fencing._law import Mark, OnMissing, judge, reject
 from fencing._token import Token
 from fencing.errors import ContentionError, FencingError, SchemaMissingError, StaleTokenError
 
 T = TypeVar("T")
+Tx = SyncTx | AsyncTx
+"""Asked for its name only when there is something to say."""
 
 _TAKE_WRITE_LOCK = Statement("select 1")
 
@@ -24,7 +26,7 @@ def token_params(token: Token, holder: str) -> dict[str, Any]:
 
 
 def raise_marks(
-    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
 ) -> Plan[None]:
     """Raise all marks or none, and keep them locked until the transaction or savepoint ends.
 
@@ -36,8 +38,9 @@ def raise_marks(
         work = _raise_each
     else:
         work = _raise_one if len(resources) == 1 and on_missing == "create" else _raise_all
+    plan = work(sql, resources, token, holder, on_missing, tx)
     try:
-        yield from bounded(sql, work(sql, resources, token, holder, on_missing, downstream))
+        yield from plan if sql.busy_timeout_ms is None else bounded(sql, plan)
     except ContentionError as exc:
         exc.resource = resources[0] if len(resources) == 1 else None
         exc.presented = token
@@ -45,23 +48,23 @@ def raise_marks(
 
 
 def _raise_one(
-    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
 ) -> Plan[None]:
     rows = yield Statement(sql.raise_one, {"resource": resources[0], **token_params(token, holder)})
     if _sum(rows, 0) != 1:
-        yield from _refuse(sql, resources, token, on_missing, downstream)
+        yield from _refuse(sql, resources, token, on_missing, tx)
     if sql.close is not None:
         yield from _close_at_commit(sql, rows)
     if _sum(rows, 1):
         try:
-            yield from _check_floor(sql, resources, token, downstream)
+            yield from _check_floor(sql, resources, token, tx)
         except StaleTokenError:
             yield Statement(sql.unmake_one, {"resource": resources[0]})  # for a caller who catches it and commits
             raise
 
 
 def _raise_each(
-    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
 ) -> Plan[None]:
     """Where the verdict is read from the row itself, mark by mark, in their order."""
     statement = sql.raise_one if on_missing == "create" else sql.raise_existing
@@ -73,35 +76,35 @@ def _raise_each(
             mark = mark_of(sql, rows[0]) if rows else None
             if mark is not None and mark.token == token:
                 if rows[0][7] == 1:
-                    yield from _check_floor(sql, (resource,), token, downstream)
+                    yield from _check_floor(sql, (resource,), token, tx)
                 continue
             verdict = judge(mark.token if mark else None, token, on_missing)
             if verdict.accepted:
-                raise moved(downstream, (resource,))
-            reject(verdict, resource, token, mark, downstream, late=_late(sql, mark, rows))
+                raise moved(tx.downstream, (resource,))
+            reject(verdict, resource, token, mark, tx.downstream, late=_late(sql, mark, rows))
 
     yield from all_or_nothing(each())
 
 
 def _raise_all(
-    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
 ) -> Plan[None]:
     # Takes back the marks that were raised before the one that refused, also for a caller who catches the refusal and
     # commits.
-    yield from all_or_nothing(_raise_several(sql, resources, token, holder, on_missing, downstream))
+    yield from all_or_nothing(_raise_several(sql, resources, token, holder, on_missing, tx))
 
 
 def _raise_several(
-    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, downstream: str
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
 ) -> Plan[None]:
     statement = sql.raise_many if on_missing == "create" else sql.raise_existing
     rows = yield Statement(statement, {"resources": sql.names(resources), **token_params(token, holder)})
     if _sum(rows, 0) != len(resources):
-        yield from _refuse(sql, resources, token, on_missing, downstream)
+        yield from _refuse(sql, resources, token, on_missing, tx)
     if sql.close is not None:
         yield from _close_at_commit(sql, rows)
     if _sum(rows, 1):
-        yield from _check_floor(sql, resources, token, downstream)
+        yield from _check_floor(sql, resources, token, tx)
 
 
 def _close_at_commit(sql: Dialect, rows: Rows) -> Plan[None]:
@@ -132,18 +135,16 @@ def all_or_nothing(plan: Plan[T], name: str = "fencing_marks") -> Plan[T]:
     return result
 
 
-def _refuse(
-    sql: Dialect, resources: tuple[str, ...], token: Token, on_missing: OnMissing, downstream: str
-) -> Plan[None]:
+def _refuse(sql: Dialect, resources: tuple[str, ...], token: Token, on_missing: OnMissing, tx: Tx) -> Plan[None]:
     rows = yield Statement(sql.read_refused, {"resources": sql.names(resources)})
     marks = {row[0]: mark_of(sql, row) for row in rows}
     for resource in resources:
         mark = marks.get(resource)
         verdict = judge(mark.token if mark else None, token, on_missing)
         if not verdict.accepted:
-            reject(verdict, resource, token, mark, downstream, late=_late(sql, mark, rows))
+            reject(verdict, resource, token, mark, tx.downstream, late=_late(sql, mark, rows))
     # The statement did not pass and the law does not refuse: the mark was made or removed between the two statements.
-    raise moved(downstream, resources)
+    raise moved(tx.downstream, resources)
 
 
 def moved(downstream: str, resources: tuple[str, ...]) -> ContentionError:
@@ -155,17 +156,17 @@ def moved(downstream: str, resources: tuple[str, ...]) -> ContentionError:
     )
 
 
-def _check_floor(sql: Dialect, resources: tuple[str, ...], token: Token, downstream: str) -> Plan[None]:
+def _check_floor(sql: Dialect, resources: tuple[str, ...], token: Token, tx: Tx) -> Plan[None]:
     """Refuse a token that made a mark below the floor: what was compacted may have seen a newer one.
 
     In a statement of its own, after the mark was made: one that waited on a mark while it was compacted sees an old
     floor.
     """
-    floors = yield from read_floors(sql, sql.read_floors, downstream)
+    floors = yield from read_floors(sql, sql.read_floors, tx.downstream)
     floor = floors.get(token.issuer, 0)
     verdict = judge(None, token, "create", floor)
     if not verdict.accepted:
-        reject(verdict, resources[0], token, None, downstream, floor)
+        reject(verdict, resources[0], token, None, tx.downstream, floor)
 
 
 def read_floors(sql: Dialect, statement: str, downstream: str) -> Plan[dict[str, int]]:

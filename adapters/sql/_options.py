@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutine
 from typing import Any, get_args
 
@@ -30,9 +30,9 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Write:
-    """One fenced write: which resources, under which token, whose, and for which ``once=`` key."""
+    """One fenced write: which resources, under which token, whose, and for which ``once=`` key. Never changed."""
 
     resources: tuple[str, ...]
     token: Token
@@ -53,6 +53,7 @@ class Options:
     on_missing: OnMissing
     lock_timeout: float | None
     bind: Any
+    _dialects: dict[str, Dialect] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_schema(self.schema)
@@ -75,7 +76,10 @@ class Options:
 
     def dialect(self, name: str) -> Dialect:
         """Return the statements for a dialect."""
-        return _BUILDERS[name](self.schema, self.lock_timeout_ms)
+        known = self._dialects.get(name)
+        if known is None:
+            known = self._dialects[name] = _BUILDERS[name](self.schema, self.lock_timeout_ms)
+        return known
 
     @property
     def lock_timeout_ms(self) -> int | None:
@@ -84,15 +88,11 @@ class Options:
 
     def guard(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
         """Show the token to the resources."""
-        return raise_marks(
-            self.dialect(tx.dialect), write.resources, write.token, write.holder, self.on_missing, tx.downstream
-        )
+        return raise_marks(self.dialect(tx.dialect), write.resources, write.token, write.holder, self.on_missing, tx)
 
     def raise_fence(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
         """Raise the marks, making those that are missing whatever ``on_missing`` says: this is how marks are made."""
-        return raise_marks(
-            self.dialect(tx.dialect), write.resources, write.token, write.holder, "create", tx.downstream
-        )
+        return raise_marks(self.dialect(tx.dialect), write.resources, write.token, write.holder, "create", tx)
 
     def prepare(self, tx: SyncTx | AsyncTx) -> Plan[None]:
         """What comes before a savepoint."""

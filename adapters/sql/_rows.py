@@ -14,7 +14,7 @@ from adapters.sql._marks import all_or_nothing, bounded, read_mark
 from adapters.sql._options import Options, Write
 from adapters.sql._rowmark import NAMES, RowStatements
 from fencing._law import Mark, OnMissing, check_resources, judge, reject
-from fencing._ports import AsyncGuard
+from fencing._registry import is_async
 from fencing._token import Token
 from fencing._write import recorded, resolve_token
 from fencing.errors import ContentionError
@@ -140,7 +140,7 @@ class RowGuard:
                 exc.resource, exc.presented = name, presented
                 raise
 
-        if isinstance(guard, AsyncGuard):
+        if is_async(guard):
             return _awaited(guard, make, row, kind)
         with recorded(kind, guard, (name,), presented, holder):
             return guard.perform(make)

@@ -12,7 +12,7 @@ from adapters.sql._guard import SqlGuard
 from adapters.sql._one import Effect, effect_of, one_statement
 from adapters.sql._options import Options, Write
 from fencing._law import check_resources
-from fencing._ports import AsyncGuard
+from fencing._registry import is_async
 from fencing._write import recorded, resolve_token
 from fencing.errors import ContentionError
 
@@ -64,7 +64,7 @@ def fenced_statement(
         return _named(write, _plan(sql_guard._options, tx, write, effect, values))
 
     one = _one(sql_guard._options, write, effect, values) if _commits_by_itself(target) else None
-    if isinstance(guard, AsyncGuard):
+    if is_async(guard):
         return _awaited(target, guard, make, write, effect, one)
     with recorded("write", guard, write.resources, presented, holder):
         if one is None:
