@@ -156,6 +156,8 @@ def check_resources(resources: tuple[str, ...]) -> tuple[str, ...]:
             raise ValueError("a resource's name is empty; name what the write changes, for example 'invoice/42'")
         if "\x00" in name:
             raise ValueError(f"a resource's name holds a NUL character, which PostgreSQL cannot store: {name!r}")
+        if len(name) <= MAX_RESOURCE_BYTES and name.isascii():
+            continue
         try:
             size = len(name.encode("utf-8"))
         except UnicodeEncodeError as exc:
@@ -164,4 +166,4 @@ def check_resources(resources: tuple[str, ...]) -> tuple[str, ...]:
             raise ValueError(
                 f"a resource's name has at most {MAX_RESOURCE_BYTES} bytes of UTF-8, this one {size}: {name[:60]!r}…"
             )
-    return tuple(sorted(set(resources)))
+    return tuple(sorted(set(resources))) if len(resources) > 1 else resources

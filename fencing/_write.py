@@ -203,7 +203,7 @@ class recorded:
         token: Token,
         holder: str,
     ) -> None:
-        self._kind = kind
+        self._kind: history.Kind = kind
         self._guard = guard
         self._resources = resources
         self._token = token
@@ -240,7 +240,11 @@ class _SyncWrite(recorded):
     __slots__ = ("_inner",)
 
     def __init__(self, guard: Guard[Any], resources: tuple[str, ...], token: Token, holder: str) -> None:
-        super().__init__("write", guard, resources, token, holder)
+        self._kind = "write"
+        self._guard = guard
+        self._resources = resources
+        self._token = token
+        self._holder = holder
         self._inner = guard.open(resources, token, holder)
 
     def __enter__(self) -> Any:
@@ -248,7 +252,7 @@ class _SyncWrite(recorded):
         try:
             return self._inner.__enter__()
         except BaseException as exc:
-            super().__exit__(type(exc), exc, exc.__traceback__)
+            recorded.__exit__(self, type(exc), exc, exc.__traceback__)
             raise
 
     def __exit__(
@@ -257,9 +261,9 @@ class _SyncWrite(recorded):
         try:
             self._inner.__exit__(kind, error, trace)
         except BaseException as exc:
-            super().__exit__(type(exc), exc, exc.__traceback__)
+            recorded.__exit__(self, type(exc), exc, exc.__traceback__)
             raise
-        super().__exit__(kind, error, trace)
+        recorded.__exit__(self, kind, error, trace)
 
 
 class _AsyncWrite:

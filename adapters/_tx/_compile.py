@@ -19,6 +19,8 @@ class _Compiled:
     literals: Mapping[str, Any]
     defaults: Mapping[str, Any]
     processors: Mapping[str, Callable[[Any], Any]]
+    plain: bool
+    """Whether there is nothing to make or to process."""
 
 
 _known: WeakKeyDictionary[ClauseElement, _Compiled] = WeakKeyDictionary()
@@ -34,6 +36,8 @@ def compiled(construct: ClauseElement, params: Mapping[str, Any]) -> tuple[str, 
     one = _known.get(construct)
     if one is None:
         one = _known[construct] = _compile(construct)
+    if one.plain:
+        return one.text, {**one.literals, **params}
     made = {
         name: default.arg if default.is_scalar else default.arg(_NoContext()) for name, default in one.defaults.items()
     }
@@ -55,7 +59,7 @@ def _compile(construct: ClauseElement) -> _Compiled:
     unnamed += [(column, column.onupdate) for column in made.update_prefetch]
     # Asked for only then: a construct that is no INSERT or UPDATE has no such names.
     defaults = {made._within_exec_param_key_getter(column): default for column, default in unnamed}
-    return _Compiled(made.string, literals, defaults, processors)
+    return _Compiled(made.string, literals, defaults, processors, not (defaults or processors))
 
 
 class _NoContext:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fencing.errors import (
     ContentionError,
@@ -139,16 +139,25 @@ def retryable(downstream: str) -> Iterator[None]:
         raise error from exc
 
 
-@contextmanager
-def committing(downstream: str) -> Iterator[None]:
-    """Name what an error of our own commit means; see :func:`translate_commit`."""
-    try:
-        yield
-    except Exception as exc:
-        error = translate_commit(exc, downstream)
-        if error is None:
-            raise
-        raise error from exc
+class committing:
+    """A block that names what an error of our own commit means; see :func:`translate_commit`.
+
+    ``named``: asked for its ``downstream`` when there is something to say.
+    """
+
+    __slots__ = ("_named",)
+
+    def __init__(self, named: Any) -> None:
+        self._named = named
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: Any) -> None:
+        if exc is not None and isinstance(exc, Exception):
+            error = translate_commit(exc, self._named.downstream)
+            if error is not None:
+                raise error from exc
 
 
 def _contention(downstream: str, why: str) -> ContentionError:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from adapters._tx._errors import reraise
+from adapters._tx._errors import SQL_TABLES, reraise
 from adapters._tx._plan import Plan, Rows, Statement, to_pyformat
 from adapters._tx._ports import nothing_holds
 
@@ -26,8 +26,10 @@ class _PsycopgBase:
 
     __slots__ = ("_entered", "_level", "_read_only", "_tables", "handle")
     dialect = "postgresql"
+    certain = True
+    """Whether every target of the type has a guard: there is no dialect or bind that could be refused."""
 
-    def __init__(self, handle: Any, read_only: bool, tables: str) -> None:
+    def __init__(self, handle: Any, read_only: bool = False, tables: str = SQL_TABLES) -> None:
         self.handle = handle
         self._read_only = read_only
         self._tables = tables
@@ -80,20 +82,36 @@ class PsycopgTx(_PsycopgBase):
         """Execute a statement; see :class:`SyncTx`."""
         if not self._entered:
             self._enter()
-        pipelined = self._pipelined()
-        if pipelined:
-            # An error of the caller's own queued statements is the caller's, not ours to translate.
-            with self.handle.pipeline() as pipeline:
-                pipeline.sync()
+        if self.handle.pgconn.pipeline_status != _OFF:
+            return self._in_pipeline(statement)
         try:
             # A cursor of our own: the connection's row and cursor factories are the caller's.
             cursor: Any = psycopg.Cursor(self.handle, row_factory=tuple_row)
-            cursor.execute(*_native(statement))
-            if pipelined:
-                with self.handle.pipeline() as pipeline:
-                    pipeline.sync()
-            return cursor.fetchall() if _has_rows(cursor) else []
+            if type(statement.sql) is str and statement.params is not None:
+                cursor.execute(to_pyformat(statement.sql), statement.params)
+            else:
+                cursor.execute(*_native(statement))
+            result = cursor.pgresult
+            return cursor.fetchall() if result is not None and result.nfields else []
         except psycopg.Error as exc:
+            reraise(exc, self.downstream, self._tables)
+
+    def _in_pipeline(self, statement: Statement) -> Rows:
+        """Send it behind what is queued and wait for its answer, in one round trip: the pipeline goes on."""
+        cursor = _OwnCursor(self.handle, row_factory=tuple_row)
+        try:
+            cursor.execute(*_native(statement))
+            try:
+                return cursor.fetchall()
+            except psycopg.ProgrammingError:
+                if cursor.pgresult is None or _has_rows(cursor):
+                    raise
+                return []  # there is nothing to fetch, but it was waited for
+        except psycopg.Error as exc:
+            with suppress(psycopg.Error), self.handle.pipeline():
+                pass  # its end syncs; until then everything that is sent is skipped, a rollback to a savepoint too
+            if exc is not cursor.error:
+                raise  # an error of the caller's own queued statements is the caller's, not ours to translate
             reraise(exc, self.downstream, self._tables)
 
     @contextmanager
@@ -143,18 +161,32 @@ class AsyncPsycopgTx(_PsycopgBase):
     async def _execute(self, statement: Statement) -> Rows:
         if not self._entered:
             self._enter()
-        pipelined = self._pipelined()
-        if pipelined:
-            async with self.handle.pipeline() as pipeline:
-                await pipeline.sync()
+        if self._pipelined():
+            return await self._in_pipeline(statement)
         try:
             cursor: Any = psycopg.AsyncCursor(self.handle, row_factory=tuple_row)
             await cursor.execute(*_native(statement))
-            if pipelined:
-                async with self.handle.pipeline() as pipeline:
-                    await pipeline.sync()
             return await cursor.fetchall() if _has_rows(cursor) else []
         except psycopg.Error as exc:
+            reraise(exc, self.downstream, self._tables)
+
+    async def _in_pipeline(self, statement: Statement) -> Rows:
+        """As :meth:`PsycopgTx._in_pipeline`."""
+        cursor = _AsyncOwnCursor(self.handle, row_factory=tuple_row)
+        try:
+            await cursor.execute(*_native(statement))
+            try:
+                return await cursor.fetchall()
+            except psycopg.ProgrammingError:
+                if cursor.pgresult is None or _has_rows(cursor):
+                    raise
+                return []
+        except psycopg.Error as exc:
+            with suppress(psycopg.Error):
+                async with self.handle.pipeline():
+                    pass
+            if exc is not cursor.error:
+                raise
             reraise(exc, self.downstream, self._tables)
 
     @asynccontextmanager
@@ -179,6 +211,31 @@ class AsyncPsycopgTx(_PsycopgBase):
         """A connection has nothing pending."""
 
 
+class _Knowing:
+    """A cursor that remembers the error of its own statement, whoever meets it: in a pipeline others wait too.
+
+    psycopg looks at each answer under a private name. Where that is gone, no error counts as its own, and those of a
+    guard in a pipeline come out as psycopg's.
+    """
+
+    error: BaseException | None = None
+
+    def _check_results(self, results: Any) -> None:
+        try:
+            super()._check_results(results)  # type: ignore[misc]
+        except psycopg.Error as exc:
+            self.error = exc
+            raise
+
+
+class _OwnCursor(_Knowing, psycopg.Cursor[tuple[Any, ...]]):
+    """One for a Connection."""
+
+
+class _AsyncOwnCursor(_Knowing, psycopg.AsyncCursor[tuple[Any, ...]]):
+    """One for an AsyncConnection."""
+
+
 def psycopg_tx(target: Any, bind: Any, read_only: bool, tables: str) -> Any:
     """Return the transaction of a psycopg target, or None if it is none. It has but one bind."""
     if isinstance(target, psycopg.Connection):
@@ -201,7 +258,8 @@ def _native(statement: Statement) -> tuple[str, Mapping[str, Any] | None]:
 
 def _has_rows(cursor: Any) -> bool:
     # As "description" says, without making a description of each column.
-    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
+    result = cursor.pgresult
+    return result is not None and result.nfields > 0
 
 
 def _open_blocks(connection: Any) -> int:

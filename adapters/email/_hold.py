@@ -37,7 +37,7 @@ class Database:
         with self._engine.connect() as connection:
             tx = cast(SyncTx, transaction_of(connection, tables=TABLES))
             result = run(make(tx.dialect), tx)
-            with committing(tx.downstream):
+            with committing(tx):
                 connection.commit()
             return result
 

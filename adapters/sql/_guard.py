@@ -54,8 +54,9 @@ class SqlGuard:
         Raises ``TypeError`` for any other target, for a dialect without a guard, and for a Session with several binds
         of which none was named.
         """
-        if type(target) in _opened:
-            return OpenGuard(self._options, target, cast(SyncTx, self._options.transaction(target)))
+        known = _certain.get(type(target))
+        if known is not None:
+            return OpenGuard(self._options, target, None, known)
         if isinstance(target, Engine):
             dialect_of(target)
             return OwnGuard(self._options, target.connect, downstream_of(target))
@@ -69,12 +70,13 @@ class SqlGuard:
         tx = self._options.transaction(target)
         if is_async(tx):
             return AsyncOpenGuard(self._options, target, tx)
-        _opened.add(type(target))
+        if getattr(tx, "certain", False):
+            _certain[type(target)] = type(tx)
         return OpenGuard(self._options, target, cast(SyncTx, tx))
 
 
-_opened: set[type] = set()
-"""Types of sync connections and sessions that were seen: what a target is, is asked once for each type."""
+_certain: dict[type, Any] = {}
+"""Of types of which every target has a guard: what makes the transaction of one."""
 
 _default = SqlGuard()
 

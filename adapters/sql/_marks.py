@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -36,11 +37,26 @@ def raise_marks(
     """
     if sql.name == "mysql":
         work = _raise_each
+    elif len(resources) == 1 and on_missing == "create":
+        if sql.busy_timeout_ms is None:  # PostgreSQL bounds its waits itself: one generator for the most frequent case
+            return _raise_one(sql, resources, token, holder, on_missing, tx)
+        work = _raise_one
     else:
-        work = _raise_one if len(resources) == 1 and on_missing == "create" else _raise_all
-    plan = work(sql, resources, token, holder, on_missing, tx)
+        work = _raise_all
+    return _bounded_and_named(sql, work, resources, token, holder, on_missing, tx)
+
+
+def _bounded_and_named(
+    sql: Dialect,
+    work: Callable[..., Plan[None]],
+    resources: tuple[str, ...],
+    token: Token,
+    holder: str,
+    on_missing: OnMissing,
+    tx: Tx,
+) -> Plan[None]:
     try:
-        yield from plan if sql.busy_timeout_ms is None else bounded(sql, plan)
+        yield from bounded(sql, work(sql, resources, token, holder, on_missing, tx))
     except ContentionError as exc:
         exc.resource = resources[0] if len(resources) == 1 else None
         exc.presented = token
@@ -50,17 +66,29 @@ def raise_marks(
 def _raise_one(
     sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
 ) -> Plan[None]:
-    rows = yield Statement(sql.raise_one, {"resource": resources[0], **token_params(token, holder)})
-    if _sum(rows, 0) != 1:
-        yield from _refuse(sql, resources, token, on_missing, tx)
-    if sql.close is not None:
-        yield from _close_at_commit(sql, rows)
-    if _sum(rows, 1):
-        try:
-            yield from _check_floor(sql, resources, token, tx)
-        except StaleTokenError:
-            yield Statement(sql.unmake_one, {"resource": resources[0]})  # for a caller who catches it and commits
-            raise
+    params = {
+        "resource": resources[0],
+        "issuer": token.issuer,
+        "lineage": token.lineage,
+        "value": token.value,
+        "holder": holder,
+    }
+    try:
+        rows = yield Statement(sql.raise_one, params)
+        if not rows:
+            yield from _refuse(sql, resources, token, on_missing, tx)
+        if sql.close is not None:
+            yield from _close_at_commit(sql, rows)
+        if rows[0][1]:
+            try:
+                yield from _check_floor(sql, resources, token, tx)
+            except StaleTokenError:
+                # For a caller who catches it and commits.
+                yield Statement(sql.unmake_one, {"resource": resources[0]})
+                raise
+    except ContentionError as exc:
+        exc.resource, exc.presented = resources[0], token
+        raise
 
 
 def _raise_each(

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    CTE,
     Delete,
     Insert,
     Integer,
@@ -16,7 +15,6 @@ from sqlalchemy import (
     Update,
     column,
     insert,
-    literal,
     literal_column,
     select,
     text,
@@ -27,17 +25,14 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList, ClauseElement, ColumnClause
 from sqlalchemy.sql.operators import and_, eq
 
-from adapters.sql._limit import RESTORE, limit
 from adapters.sql._postgresql import move
-
-_PASSED = "(select moved from fencing_passed) = 1"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
     """A statement that was looked at."""
 
-    plain: ClauseElement
+    plain: Any
     """As it is, but that it always answers with rows on databases with RETURNING."""
     returns: bool
     """Whether the caller asked for rows."""
@@ -66,37 +61,27 @@ def effect_of(statement: Any) -> Effect:
 def one_statement(effect: Effect, schema: str | None, limit_ms: int | None) -> ClauseElement:
     """Return guard and effect as one statement for PostgreSQL.
 
-    Its rows: how many marks moved, the lock timeout (restored), a 1 for each row of the effect (else null), and what
-    the effect returns. It raises a mark that is there; with none, or refused, nothing happens and none moved.
+    It raises a mark that is there; with none, or refused, nothing happens. Its rows: those of the effect. Of an INSERT
+    one row for the mark that moved, a 1 for the row inserted (else null), and what the effect returns. With no row,
+    the lock timeout may be lowered still.
     """
+    moved = text(move(schema, limit_ms)).columns(column("restored", Text)).cte("fencing_moved")
+    if not effect.adds:
+        # As a scalar: joined, SQLAlchemy would warn of a cartesian product.
+        gated: ClauseElement = effect.plain.where(select(moved.c.restored).scalar_subquery().is_not(None))
+        return gated
     statement, returning = effect.parts
-    limited = limit(limit_ms)
-    moved = text(move(schema)).columns(column("moved", Integer)).cte("fencing_moved")
-    passed: CTE = (
-        text(f"select count(*) as moved, {RESTORE} as restored from fencing_moved")
-        .columns(column("moved", Integer), column("restored", Text))
-        .cte("fencing_passed")
-    )
-    one = literal_column("1", Integer).label("fencing_one")
-    named = [item.label(f"fencing_column_{place}") for place, item in enumerate(returning)]
-    done = _gated(statement).returning(one, *named).cte("fencing_effect")
-    return (
-        select(passed.c.moved, passed.c.restored, *done.c)
-        .select_from(passed.outerjoin(done, true()))
-        .add_cte(limited, moved, passed)
-    )
-
-
-def _gated(statement: Any) -> Any:
-    if not isinstance(statement, Insert):
-        return statement.where(text(_PASSED))
     table: Any = statement.table
     values = {table.c[getattr(name, "key", name)]: value for name, value in _values(statement).items()}
     shown = [
         (type_coerce(value, one.type) if isinstance(value, BindParameter) else value).label(None)
         for one, value in values.items()
     ]
-    return insert(table).from_select(list(values), select(*shown).where(text(_PASSED)))
+    one = literal_column("1", Integer).label("fencing_one")
+    named = [item.label(f"fencing_column_{place}") for place, item in enumerate(returning)]
+    rows = select(*shown).select_from(moved).where(moved.c.restored.is_not(None))
+    done = insert(table).from_select(list(values), rows).returning(one, *named).cte("fencing_effect")
+    return select(*done.c).select_from(moved.outerjoin(done, true()))
 
 
 @lru_cache(maxsize=512)
@@ -113,7 +98,7 @@ def _look_into(statement: Any) -> Effect:
     else:
         _check_key(statement, table)
     bare = statement if not returning else _without_returning(statement)
-    plain = statement if returning else statement.returning(literal(1))
+    plain = statement if returning else statement.returning(literal_column("1", Integer))
     return Effect(plain, bool(returning), isinstance(statement, Insert), (bare, returning))
 
 

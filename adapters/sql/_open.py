@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
-from adapters._tx import AsyncTx, Plan, SyncTx, run, run_async
+from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx, run, run_async, transaction_of
 from adapters.sql._diagnose import diagnose
 from adapters.sql._explain import explaining, listing
 from adapters.sql._marks import read_mark
 from adapters.sql._once import dump_result, store_result
-from adapters.sql._options import Options, Write, ensure_open, refuse_awaitable, refuse_plain
+from adapters.sql._options import Options, Write, ensure_open, refuse_awaitable, refuse_plain, write_of
 from fencing._explain import Explanation
 from fencing._findings import Finding
 from fencing._law import Mark
@@ -25,27 +25,40 @@ class OpenGuard:
 
     in_callers_transaction = True
 
-    def __init__(self, options: Options, target: Any, first: SyncTx) -> None:
+    __slots__ = ("_make", "_named_by", "_options", "_target")
+
+    def __init__(
+        self,
+        options: Options,
+        target: Any,
+        named_by: SyncTx | None = None,
+        make: Callable[[Any], SyncTx] | None = None,
+    ) -> None:
+        """``make``: what makes the transaction of such a target, where that is known."""
         self._options = options
         self._target = target
-        self._named_by = first
+        self._named_by = named_by
+        self._make = make
 
     @property
     def downstream(self) -> str:
         """Which database: ``postgresql:NAME`` or ``sqlite:FILE``."""
-        return self._named_by.downstream
+        return (self._named_by or self._tx()).downstream
 
     def _tx(self) -> SyncTx:
         # Anew for each use: the guard may be used in another transaction than it was made in, and a scoped_session
         # may stand for another Session by then.
-        return cast(SyncTx, self._options.transaction(self._target))
+        if self._make is not None:
+            return self._make(self._target)
+        tx: Any = transaction_of(self._target, bind=self._options.bind)
+        return tx  # type: ignore[no-any-return]
 
     def _look(self) -> SyncTx:
         return cast(SyncTx, self._options.transaction(self._target, read_only=True))
 
     def open(self, resources: tuple[str, ...], token: Token, holder: str) -> _Block:
         """Raise the marks and yield what the caller passed; on the way out flush a Session, never commit."""
-        return _Block(self, self._options, Write(resources, token, holder))
+        return _Block(self, resources, token, holder)
 
     def apply(
         self,
@@ -57,7 +70,7 @@ class OpenGuard:
         fingerprint: str | None,
     ) -> Any:
         """Run the effect under the fence, in the caller's transaction; with ``once`` all of it in a savepoint."""
-        write = Write(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint)
         tx = self._tx()
         if once is None:
             run(self._options.guard(tx, write), tx)
@@ -75,6 +88,10 @@ class OpenGuard:
         """Run a plan that only reads."""
         tx = self._look()
         return run(make(tx), tx)
+
+    def send(self, statement: Statement) -> Rows:
+        """Execute a statement that is a transaction of its own."""
+        return self._look().execute(statement)
 
     def raise_fence(self, resources: tuple[str, ...], token: Token, holder: str) -> None:
         """Raise the marks in the caller's transaction: they stand once it commits."""
@@ -103,22 +120,26 @@ class OpenGuard:
 class _Block:
     """The ``with`` block of a write. A class: a generator costs a tenth of the statement that it wraps."""
 
-    __slots__ = ("_guard", "_options", "_tx", "_write")
+    __slots__ = ("_guard", "_holder", "_resources", "_token", "_tx")
 
-    def __init__(self, guard: OpenGuard, options: Options, write: Write) -> None:
+    def __init__(self, guard: OpenGuard, resources: tuple[str, ...], token: Token, holder: str) -> None:
         self._guard = guard
-        self._options = options
-        self._write = write
+        self._resources = resources
+        self._token = token
+        self._holder = holder
 
     def __enter__(self) -> Any:
-        self._tx = self._guard._tx()
-        run(self._options.guard(self._tx, self._write), self._tx)
-        return self._tx.handle
+        guard = self._guard
+        tx = self._tx = guard._tx()
+        run(guard._options.show(tx, self._resources, self._token, self._holder), tx)
+        return tx.handle
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is None:
-            ensure_open(self._tx)
-            self._tx.flush()
+            tx = self._tx
+            if not tx.still_open():
+                ensure_open(tx)
+            tx.flush()
 
 
 class AsyncOpenGuard:
@@ -126,15 +147,17 @@ class AsyncOpenGuard:
 
     in_callers_transaction = True
 
-    def __init__(self, options: Options, target: Any, first: AsyncTx) -> None:
+    __slots__ = ("_named_by", "_options", "_target")
+
+    def __init__(self, options: Options, target: Any, named_by: AsyncTx | None = None) -> None:
         self._options = options
         self._target = target
-        self._named_by = first
+        self._named_by = named_by
 
     @property
     def downstream(self) -> str:
         """Which database: ``postgresql:NAME`` or ``sqlite:FILE``."""
-        return self._named_by.downstream
+        return (self._named_by or self._tx()).downstream
 
     def _tx(self) -> AsyncTx:
         return cast(AsyncTx, self._options.transaction(self._target))
@@ -161,7 +184,7 @@ class AsyncOpenGuard:
         fingerprint: str | None,
     ) -> Any:
         """As :meth:`OpenGuard.apply`."""
-        write = Write(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint)
         tx = self._tx()
         if once is None:
             await run_async(self._options.guard(tx, write), tx)

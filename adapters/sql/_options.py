@@ -40,12 +40,15 @@ class Write:
     once: str | None = None
     fingerprint: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.once is not None:
-            check_key(self.once, self.fingerprint)
+
+def write_of(resources: tuple[str, ...], token: Token, holder: str, once: str | None, fingerprint: str | None) -> Write:
+    """Return the write of an effect. Raises ``ValueError`` for a key or fingerprint that a table cannot hold."""
+    if once is not None:
+        check_key(once, fingerprint)
+    return Write(resources, token, holder, once, fingerprint)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Options:
     """See :class:`adapters.sql.SqlGuard`."""
 
@@ -53,9 +56,11 @@ class Options:
     on_missing: OnMissing
     lock_timeout: float | None
     bind: Any
-    _dialects: dict[str, Dialect] = field(default_factory=dict, init=False, repr=False, compare=False)
+    lock_timeout_ms: int | None = field(init=False)
+    """The longest wait for a row, in milliseconds."""
 
     def __post_init__(self) -> None:
+        self.lock_timeout_ms = None
         check_schema(self.schema)
         if self.on_missing not in get_args(OnMissing):
             raise ValueError(f'on_missing= is "create" or "reject", not {self.on_missing!r}')
@@ -69,6 +74,7 @@ class Options:
                 f"lock_timeout= is from 0.001 to {_LONGEST_TIMEOUT:.0f} seconds, not {seconds!r}; "
                 "None leaves the connection's own setting alone"
             )
+        self.lock_timeout_ms = round(seconds * 1000)
 
     def transaction(self, target: Any, *, read_only: bool = False) -> SyncTx | AsyncTx:
         """Return the open transaction of ``target``."""
@@ -76,19 +82,16 @@ class Options:
 
     def dialect(self, name: str) -> Dialect:
         """Return the statements for a dialect."""
-        known = self._dialects.get(name)
-        if known is None:
-            known = self._dialects[name] = _BUILDERS[name](self.schema, self.lock_timeout_ms)
-        return known
-
-    @property
-    def lock_timeout_ms(self) -> int | None:
-        """The longest wait for a row, in milliseconds."""
-        return None if self.lock_timeout is None else round(self.lock_timeout * 1000)
+        return _BUILDERS[name](self.schema, self.lock_timeout_ms)
 
     def guard(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
         """Show the token to the resources."""
-        return raise_marks(self.dialect(tx.dialect), write.resources, write.token, write.holder, self.on_missing, tx)
+        return self.show(tx, write.resources, write.token, write.holder)
+
+    def show(self, tx: SyncTx | AsyncTx, resources: tuple[str, ...], token: Token, holder: str) -> Plan[None]:
+        """As :meth:`guard`."""
+        sql = _BUILDERS[tx.dialect](self.schema, self.lock_timeout_ms)
+        return raise_marks(sql, resources, token, holder, self.on_missing, tx)
 
     def raise_fence(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
         """Raise the marks, making those that are missing whatever ``on_missing`` says: this is how marks are made."""

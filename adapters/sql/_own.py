@@ -13,7 +13,7 @@ from adapters.sql._diagnose import diagnose
 from adapters.sql._explain import explaining, listing
 from adapters.sql._marks import read_mark
 from adapters.sql._open import apply_once, apply_once_async, run_effect, run_effect_async
-from adapters.sql._options import Options, Write, pauses
+from adapters.sql._options import Options, Write, pauses, write_of
 from fencing._explain import Explanation
 from fencing._findings import Finding
 from fencing._law import Mark
@@ -52,7 +52,7 @@ class OwnGuard:
         fingerprint: str | None,
     ) -> Any:
         """Open, fence, run the effect, commit."""
-        write = Write(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint)
 
         def work(tx: SyncTx) -> Any:
             if once is not None:
@@ -110,7 +110,7 @@ class OwnGuard:
         with self._open_handle() as handle:
             with retryable(self.downstream):
                 result = work(cast(SyncTx, self._options.transaction(handle)))
-            with committing(self.downstream):
+            with committing(self):
                 handle.commit()
             return result
 
@@ -139,7 +139,7 @@ class AsyncOwnGuard:
         fingerprint: str | None,
     ) -> Any:
         """As :meth:`OwnGuard.apply`."""
-        write = Write(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint)
 
         async def work(tx: AsyncTx) -> Any:
             if once is not None:
@@ -197,7 +197,7 @@ class AsyncOwnGuard:
         async with self._open_handle() as handle:
             with retryable(self.downstream):
                 result = await work(cast(AsyncTx, self._options.transaction(handle)))
-            with committing(self.downstream):
+            with committing(self):
                 await handle.commit()
             return result
 

@@ -10,21 +10,45 @@ from adapters.sql._dialect import Dialect
 
 TX = "cast(cast(pg_current_xact_id() as text) as bigint)"
 """The transaction, also inside its savepoints. Numbers are not used again in the life of a cluster."""
-_SAVED = "'fencing.lock_timeout'"
+SAVED = "current_setting('fencing.lock_timeout')"
+"""The lock timeout as it was before :func:`lowering`."""
+RESTORING = f"set_config('lock_timeout', {SAVED}, true)"
 
 
-def move(schema: str | None) -> str:
-    """The UPDATE that raises a mark that is there, as part of a statement that begins with ``fencing_limited``."""
+def lowering(milliseconds: int) -> str:
+    """An expression that lowers the lock timeout and is never null; a caller's stricter one stays.
+
+    The inner call saves the caller's value, and its result is the value, so that saving comes first for certain.
+    """
+    return f"""set_config('lock_timeout', case
+            when set_config('fencing.lock_timeout', current_setting('lock_timeout'), true) = '0'
+                or cast(current_setting('lock_timeout') as interval) > interval '{milliseconds} milliseconds'
+            then '{milliseconds}ms' else current_setting('lock_timeout') end, true)"""
+
+
+def limits(milliseconds: int | None) -> tuple[str, str]:
+    """A condition that is evaluated once, before the rows of its statement, and what takes its effect back.
+
+    The latter is for RETURNING, which comes after the last wait, and is never null. With no row nothing is taken back.
+    """
+    if milliseconds is None:
+        return "true", "text ''"
+    return f"(select {lowering(milliseconds)}) is not null", RESTORING
+
+
+def move(schema: str | None, lock_timeout_ms: int | None) -> str:
+    """The UPDATE that raises a mark that is there, as part of a statement; one row if it did."""
     mark = f'"{schema}".fencing_mark' if schema else "fencing_mark"
+    limited, restored = limits(lock_timeout_ms)
     return f"""update {mark} as m
         set lineage = cast(:fencing_lineage as text), value = cast(:fencing_value as bigint),
             holder = cast(:fencing_holder as text), marked_at = clock_timestamp(), raised = m.raised + 1, tx = {TX},
             since = case when m.value < cast(:fencing_value as bigint) then clock_timestamp() else m.since end
-        where (select now from fencing_limited) is not null
+        where {limited}
             and m.resource = cast(:fencing_resource as text) and m.issuer = cast(:fencing_issuer as text)
             and (m.value < cast(:fencing_value as bigint)
                 or (m.value = cast(:fencing_value as bigint) and m.lineage = cast(:fencing_lineage as text)))
-        returning 1 as moved"""
+        returning {restored} as restored"""
 
 
 @lru_cache(maxsize=64)
@@ -41,15 +65,10 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     if lock_timeout_ms is None:
         lower, restore, restore_last = "''", "null", "null"
     else:
-        # The inner call saves the caller's value, and its result is the value, so that saving comes first for certain.
-        lower = f"""set_config('lock_timeout', case
-            when set_config({_SAVED}, current_setting('lock_timeout'), true) = '0'
-                or cast(current_setting('lock_timeout') as interval) > interval '{lock_timeout_ms} milliseconds'
-            then '{lock_timeout_ms}ms' else current_setting('lock_timeout') end, true)"""
-        restore = f"set_config('lock_timeout', current_setting({_SAVED}), true)"
+        lower, restore = lowering(lock_timeout_ms), RESTORING
         # Asks for "limited" first: with no row to wait for, nothing else would have, and there were nothing saved.
         restore_last = f"""set_config('lock_timeout',
-            case when (select now from limited) is not null then current_setting({_SAVED}) end, true)"""
+            case when (select now from limited) is not null then {SAVED} end, true)"""
 
     token = """cast(:issuer as text), cast(:lineage as text), cast(:value as bigint), cast(:holder as text),
         clock_timestamp()"""
@@ -64,6 +83,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     columns = "resource, issuer, lineage, value, holder, marked_at"
     into = f"{columns}, since, raised, tx"
     made = "(m.raised = 1)::int"
+    restored_made = made if restore == "null" else f"case when {restore} is not null then {made} end"
     taken_over = f"""select from {act} as a where a.kind = 'adopt' and a.resource = m.resource
         and (a.detail::jsonb ->> 'value')::bigint
             >= coalesce((select (f.floors::jsonb ->> (a.detail::jsonb ->> 'issuer'))::bigint from {floor} as f), 0)"""
@@ -72,7 +92,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         # Refused, it returns no row and so takes nothing back: read_refused does.
         raise_one=f"""insert into {mark} as m ({into})
             select cast(:resource as text), {row} where {lower} is not null
-            {upsert} returning 1, {made}, {restore}""",
+            {upsert} returning 1, {restored_made}""",
         # The count makes the last expression come after the last row, and so after the last wait.
         raise_many=f"""with limited as materialized (select {lower} as now), raised as (
                 insert into {mark} as m ({into})

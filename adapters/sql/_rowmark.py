@@ -9,12 +9,10 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    Integer,
     Table,
     and_,
     bindparam,
     delete,
-    func,
     insert,
     literal_column,
     null,
@@ -26,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import Update
 from sqlalchemy.sql.elements import ClauseElement
 
-from adapters.sql._limit import LIMITED, RESTORE, limit
+from adapters.sql._postgresql import limits
 from adapters.sql._schema import FREE, ORIGIN
 
 ISSUER, LINEAGE, VALUE, HOLDER = NAMES = ("fence_issuer", "fence_lineage", "fence_value", "fence_holder")
@@ -71,12 +69,13 @@ class RowStatements:
         self._marked = {
             name: bindparam(f"fencing_{name.removeprefix('fence_')}", type_=table.c[name].type) for name in NAMES
         }
-        self._made: dict[Any, tuple[ClauseElement, Any]] = {}
+        self._made: dict[tuple[Any, ...], tuple[ClauseElement, Any]] = {}
 
     def change(self, dialect: str, values: Mapping[str, Any], limit_ms: int | None) -> ClauseElement:
         """Change the row ``fencing_key_…`` and its mark, if the mark in it admits the token.
 
-        One row with the number of rows changed, but on MariaDB and MySQL, which have no answer to trust.
+        A row if it did, but on MariaDB and MySQL, which have no answer to trust. If it did not, PostgreSQL's lock
+        timeout is lowered still.
         """
 
         def make() -> ClauseElement:
@@ -85,12 +84,8 @@ class RowStatements:
                 return changed.returning(literal_column("1"))
             if dialect != "postgresql":
                 return changed
-            effect = changed.where(text(LIMITED)).returning(literal_column("1", Integer).label("one"))
-            return (
-                select(func.count(), literal_column(RESTORE))
-                .select_from(effect.cte("fencing_effect"))
-                .add_cte(limit(limit_ms))
-            )
+            limited, restored = limits(limit_ms)
+            return changed.where(text(limited)).returning(literal_column(restored))
 
         return self._kept(("change", dialect, limit_ms), values, make)
 
@@ -119,8 +114,8 @@ class RowStatements:
 
     def _kept(self, what: Any, values: Mapping[str, Any], make: Callable[[], ClauseElement]) -> ClauseElement:
         # An expression counts as itself: one that is made anew for each call has a new text each time.
-        expressions = tuple(value if isinstance(value, ColumnElement) else None for value in values.values())
-        key = (what, tuple(values), tuple(map(id, expressions)))
+        expressions = [value if isinstance(value, ColumnElement) else None for value in values.values()]
+        key = (what, *values, *[None if one is None else id(one) for one in expressions])
         found = self._made.get(key)
         if found is None:
             if len(self._made) >= _KEPT:

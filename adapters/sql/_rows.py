@@ -63,12 +63,14 @@ class RowGuard:
         self._guard = SqlGuard(schema=schema, on_missing=on_missing, lock_timeout=lock_timeout)
         self._options: Options = self._guard._options
         self._sql = RowStatements(table)
-        self._name = resource or self._default_name
+        self._name = resource
         self._table = table
+        self._prefix = f"{table.fullname}/"
+        self._known: set[tuple[str, ...]] = set()
 
     def resource(self, key: Any) -> str:
         """Return the name of the row's resource."""
-        return check_resources((self._name(self._key(key)),))[0]
+        return self._resource(self._key(key))
 
     def insert(self, target: Any, values: Mapping[str, Any], *, token: Any = None) -> Any:
         """Insert a row with its mark, judged by the mark that a deleted row of that key has left.
@@ -87,7 +89,10 @@ class RowGuard:
 
         Returns whether there was such a row.
         """
-        self._check(values, but_keys=True)
+        names = tuple(values)
+        if names not in self._known:
+            self._check(values, but_keys=True)
+            self._known.add(names)
         return self._write(target, self._key(key), token, values, self._update)
 
     def delete(self, target: Any, key: Any, *, token: Any = None) -> Any:
@@ -109,7 +114,7 @@ class RowGuard:
     def read_mark(self, target: Any, key: Any) -> Any:
         """Return the row's mark or None: to look at, never to decide by. Its time is unknown for one in the row."""
         key = self._key(key)
-        name = self.resource(key)
+        name = self._resource(key)
         keyed = {f"fencing_key_{column}": value for column, value in key.items()}
 
         def plan(tx: Tx) -> Plan[Mark | None]:
@@ -128,31 +133,33 @@ class RowGuard:
         plan: Callable[[Tx, _Row], Plan[Any]],
         kind: Any = "write",
     ) -> Any:
-        name = self.resource(key)
+        name = self._resource(key)
         guard: Any = self._guard.on(target)
         presented, holder = resolve_token(token)
         row = _Row(name, key, presented, holder, values)
 
         def make(tx: Tx) -> Plan[Any]:
-            try:
-                return (yield from plan(tx, row))
-            except ContentionError as exc:
-                exc.resource, exc.presented = name, presented
-                raise
+            return plan(tx, row)
 
         if is_async(guard):
             return _awaited(guard, make, row, kind)
-        with recorded(kind, guard, (name,), presented, holder):
-            return guard.perform(make)
+        try:
+            with recorded(kind, guard, (name,), presented, holder):
+                return guard.perform(make)
+        except ContentionError as exc:
+            row.name(exc)
+            raise
 
     def _update(self, tx: Tx, row: _Row) -> Plan[bool]:
-        sql = self._options.dialect(tx.dialect)
-        change = Statement(self._sql.change(tx.dialect, row.values, self._options.lock_timeout_ms), row.params())
-        if tx.dialect in ("postgresql", "sqlite"):
-            rows = yield from bounded(sql, _send(change))  # on PostgreSQL it bounds itself
-            if rows and rows[0][0]:
+        options, dialect = self._options, tx.dialect
+        change = Statement(self._sql.change(dialect, row.values, options.lock_timeout_ms), row.params())
+        if dialect == "postgresql":
+            if (yield change):  # it bounds itself
                 return True
-        return (yield from limited(sql, self._options.lock_timeout_ms, self._update_slowly(tx, row)))
+        elif dialect == "sqlite" and (yield from bounded(options.dialect(dialect), _send(change))):
+            return True
+        slowly = self._update_slowly(tx, row)
+        return (yield from limited(options.dialect(dialect), options.lock_timeout_ms, slowly, lowered=True))
 
     def _update_slowly(self, tx: Tx, row: _Row) -> Plan[bool]:
         """The row has no mark, is not there, or refuses; or the database has no trustworthy answer to an UPDATE."""
@@ -210,8 +217,19 @@ class RowGuard:
         if not verdict.accepted:
             reject(verdict, row.resource, row.token, mark, tx.downstream)
 
+    def _resource(self, key: Mapping[str, Any]) -> str:
+        if self._name is not None:
+            return check_resources((self._name(key),))[0]
+        if len(key) == 1:
+            (part,) = key.values()
+            if type(part) is int:
+                return f"{self._prefix}{part}"
+        return check_resources((self._prefix + "/".join(str(key[name]) for name in self._sql.keys),))[0]
+
     def _key(self, key: Any) -> Mapping[str, Any]:
         names = self._sql.keys
+        if type(key) is int and len(names) == 1:
+            return {names[0]: key}
         if isinstance(key, Mapping):
             given = dict(key)
         else:
@@ -220,9 +238,6 @@ class RowGuard:
         if set(given) != set(names):
             raise ValueError(f"the key of {self._table.fullname} is {', '.join(names)}; it cannot be {key!r}")
         return given
-
-    def _default_name(self, key: Mapping[str, Any]) -> str:
-        return "/".join((self._table.fullname, *(str(key[name]) for name in self._sql.keys)))
 
     def _check(self, values: Mapping[str, Any], *, but_keys: bool) -> None:
         for name in values:
@@ -240,6 +255,8 @@ class RowGuard:
 class _Row:
     """One change of one row."""
 
+    __slots__ = ("holder", "key", "makes", "resource", "token", "values")
+
     def __init__(
         self,
         resource: str,
@@ -256,6 +273,10 @@ class _Row:
         self.values = values
         self.makes = makes
 
+    def name(self, exc: ContentionError) -> None:
+        """Give a contention its facts."""
+        exc.resource, exc.presented = self.resource, self.token
+
     def write(self) -> Write:
         """What it is to ``fencing_mark``."""
         return Write((self.resource,), self.token, self.holder)
@@ -270,19 +291,27 @@ class _Row:
 
     def params(self) -> dict[str, Any]:
         """What its statements are sent with."""
-        return {
-            "fencing_issuer": self.token.issuer,
-            "fencing_lineage": self.token.lineage,
-            "fencing_value": self.token.value,
+        token = self.token
+        made: dict[str, Any] = {
+            "fencing_issuer": token.issuer,
+            "fencing_lineage": token.lineage,
+            "fencing_value": token.value,
             "fencing_holder": self.holder,
-            **{f"fencing_key_{name}": value for name, value in self.key.items()},
-            **{f"fencing_set_{name}": value for name, value in self.values.items()},
         }
+        for name, value in self.key.items():
+            made[f"fencing_key_{name}"] = value
+        for name, value in self.values.items():
+            made[f"fencing_set_{name}"] = value
+        return made
 
 
 async def _awaited(guard: Any, make: Callable[[Tx], Plan[Any]], row: _Row, kind: Any) -> Any:
-    with recorded(kind, guard, (row.resource,), row.token, row.holder):
-        return await guard.perform(make)
+    try:
+        with recorded(kind, guard, (row.resource,), row.token, row.holder):
+            return await guard.perform(make)
+    except ContentionError as exc:
+        row.name(exc)
+        raise
 
 
 def _send(statement: Statement) -> Plan[Rows]:

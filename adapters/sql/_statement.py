@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx, committing
 from adapters.sql._guard import SqlGuard
+from adapters.sql._limit import restored
 from adapters.sql._one import Effect, effect_of, one_statement
 from adapters.sql._options import Options, Write
 from fencing._law import check_resources
@@ -48,7 +49,7 @@ def fenced_statement(
     ``transaction()``: the statement is one.
     ``params``: values of its named parameters. ``options``: where the marks are and how long to wait.
 
-    The first write to a resource, a refused one, and one that finds no row take a second statement; on SQLite
+    The first write to a resource, a refused one, and one that finds no row take further statements; on SQLite
     all do. MariaDB and MySQL have no answer that says what a statement did: ``TypeError``. Returns :class:`Written`
     (awaitable for an async target). Raises as ``fenced_write``.
     """
@@ -58,38 +59,46 @@ def fenced_statement(
     guard: Any = sql_guard.on(target)
     presented, holder = resolve_token(token)
     write = Write((name,), presented, holder)
-    values = dict(params or {})
+    values = dict(params) if params else {}
 
     def make(tx: Tx) -> Plan[Written]:
-        return _named(write, _plan(sql_guard._options, tx, write, effect, values))
+        return _plan(sql_guard._options, tx, write, effect, values)
 
     one = _one(sql_guard._options, write, effect, values) if _commits_by_itself(target) else None
     if is_async(guard):
         return _awaited(target, guard, make, write, effect, one)
-    with recorded("write", guard, write.resources, presented, holder):
-        if one is None:
-            return guard.perform(make)
-        with committing(guard.downstream):
-            found = _read(effect, guard.look(lambda _: _named(write, _send(one))))
-        if found is not None:
-            return found
-        with target.transaction():
-            return guard.perform(make)
+    try:
+        with recorded("write", guard, write.resources, presented, holder):
+            if one is None:
+                return guard.perform(make)
+            with committing(guard):
+                found = _read(effect, guard.send(one))
+            if found is not None:
+                return found
+            with target.transaction():
+                return guard.perform(make)
+    except ContentionError as exc:
+        _name(exc, write)
+        raise
 
 
 async def _awaited(target: Any, guard: Any, make: Any, write: Write, effect: Effect, one: Statement | None) -> Written:
-    with recorded("write", guard, write.resources, write.token, write.holder):
-        if one is not None:
-            with committing(guard.downstream):
-                found = _read(effect, await guard.look(lambda _: _named(write, _send(one))))
-            if found is not None:
-                return found
-            async with target.transaction():
+    try:
+        with recorded("write", guard, write.resources, write.token, write.holder):
+            if one is not None:
+                with committing(guard):
+                    found = _read(effect, await guard.look(lambda _: _send(one)))
+                if found is not None:
+                    return found
+                async with target.transaction():
+                    found = await guard.perform(make)
+            else:
                 found = await guard.perform(make)
-        else:
-            found = await guard.perform(make)
-        written: Written = found
-    return written
+            written: Written = found
+        return written
+    except ContentionError as exc:
+        _name(exc, write)
+        raise
 
 
 def _commits_by_itself(target: Any) -> bool:
@@ -101,13 +110,9 @@ def _commits_by_itself(target: Any) -> bool:
     return bool(target.autocommit and idle and target.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF)
 
 
-def _named(write: Write, plan: Plan[T]) -> Plan[T]:
+def _name(exc: ContentionError, write: Write) -> None:
     """Give a contention its facts."""
-    try:
-        return (yield from plan)
-    except ContentionError as exc:
-        exc.resource, exc.presented = write.resources[0], write.token
-        raise
+    exc.resource, exc.presented = write.resources[0], write.token
 
 
 def _send(statement: Statement) -> Plan[Rows]:
@@ -123,6 +128,8 @@ def _plan(options: Options, tx: Tx, write: Write, effect: Effect, values: dict[s
         found = _read(effect, (yield _one(options, write, effect, values)))
         if found is not None:
             return found
+        if options.lock_timeout_ms is not None:
+            yield from restored()
     yield from options.guard(tx, write)
     return _written(effect, (yield Statement(effect.plain, values)))
 
@@ -144,10 +151,11 @@ def _read(effect: Effect, rows: Rows) -> Written | None:
     So if there was no mark, or it refuses. And if by the snapshot there was no row to change: it may have been made
     while the guard waited.
     """
-    changed = [row for row in rows if row[2] is not None]
-    if not rows[0][0] or not (changed or effect.adds):
+    if not rows:
         return None
-    return Written(len(changed), [row[3:] for row in changed] if effect.returns else [])
+    if effect.adds:
+        rows = [row[1:] for row in rows if row[0] is not None]
+    return _written(effect, rows)
 
 
 def _written(effect: Effect, rows: Rows) -> Written:

@@ -336,6 +336,18 @@ def test_it_waits_no_longer_than_the_lock_timeout_and_leaves_the_setting_alone(p
         assert bare.execute("show lock_timeout").fetchone() == ("77s",)
 
 
+def test_after_a_wait_the_lock_timeout_is_as_it_was(pg: str, pool: ThreadPoolExecutor) -> None:
+    def change(tx: Any) -> Any:
+        ACCOUNTS.update(tx, 1, {"balance": 10}, token=token(10))
+        return tx.execute("show lock_timeout").fetchone()
+
+    with psycopg.connect(pg, autocommit=True) as first, first.transaction():
+        ACCOUNTS.update(first, 1, {"balance": 9}, token=token(9))
+        newer = second(pool, pg, change)
+    assert newer.result(20) == ("0",)
+    assert rows(pg)[1] == (10, "shop/line-a/10")
+
+
 def test_an_async_target_is_awaited(address: str) -> None:
     async def work() -> None:
         async with Door(f"{address.partition(':')[0]}/connection-async", address, SqlGuard()).opened_async() as tx:

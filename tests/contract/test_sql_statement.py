@@ -16,6 +16,8 @@ from adapters.sql import SqlGuard, Written, create_all, fenced_statement
 from fencing import errors, fenced_write, raise_fence
 from scheduler.console.embedded import Postgres
 
+pytestmark = pytest.mark.filterwarnings("error::sqlalchemy.exc.SAWarning")
+
 LEDGER = sa.Table(
     "ledger",
     sa.MetaData(),
@@ -194,6 +196,31 @@ def test_on_a_connection_in_autocommit_the_statement_is_the_transaction(pg: str)
     with psycopg.connect(pg) as implicit, pytest.raises(errors.NotInTransactionError):
         fenced_statement(implicit, "a", SET, {"key": "x", "to": 5}, token=token(9))
     assert (ledger(pg), marks(pg)) == ({"x": 2}, {"a": "shop/line-a/5"})
+
+
+def test_in_the_callers_transaction_the_lock_timeout_is_as_it_was(pg: str) -> None:
+    with psycopg.connect(pg, autocommit=True) as bare, bare.transaction():
+        bare.execute("set local lock_timeout = '77s'")
+        fenced_statement(bare, "a", ADD, {"id": "x", "owner": 1}, token=token(5))  # there is no mark
+        assert bare.execute("show lock_timeout").fetchone() == ("77s",)
+        for statement, key, count in ((SET, "x", 1), (SET, "no such row", 0), (DROP, "x", 1)):
+            params = {"key": key, "to": 2} if statement is SET else {"key": key}
+            assert fenced_statement(bare, "a", statement, params, token=token(5)).count == count
+            assert bare.execute("show lock_timeout").fetchone() == ("77s",)
+        with pytest.raises(errors.StaleTokenError):
+            fenced_statement(bare, "a", SET, {"key": "x", "to": 3}, token=token(4))
+        assert bare.execute("show lock_timeout").fetchone() == ("77s",)
+
+
+def test_an_insert_that_a_trigger_swallows_is_not_sent_again(pg: str) -> None:
+    raise_fence(sql_doors.engine(pg), "a", token=token(1))
+    with psycopg.connect(pg, autocommit=True) as bare, bare.transaction(force_rollback=True):
+        bare.execute("create temp table seen (id text)")
+        bare.execute("""create function pg_temp.swallow() returns trigger language plpgsql as
+            'begin insert into seen values (new.id); return null; end'""")
+        bare.execute("create trigger swallow before insert on ledger for each row execute function pg_temp.swallow()")
+        written = fenced_statement(bare, "a", ADD, {"id": "x", "owner": 1}, token=token(5))
+        assert (written.count, bare.execute("select id from seen").fetchall()) == (0, [("x",)])
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def _missing_is_permission(sql: Dialect) -> Mapping[str, str]:
 
 def _no_lock_on_repeat(sql: Dialect) -> Mapping[str, str]:
     """What the newest token already is, is only looked at."""
-    same = """select 1, 0, null::text from fencing_mark where resource = cast(:resource as text)
+    same = """select 1, 0 from fencing_mark where resource = cast(:resource as text)
         and issuer = cast(:issuer as text) and value = cast(:value as bigint) and lineage = cast(:lineage as text)"""
     insert = edited(sql.raise_one, " where ", " where not exists (select from same) and ")
     return {
