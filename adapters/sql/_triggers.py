@@ -6,9 +6,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
+from adapters.sql._postgresql import TX
+
 SQLSTATE = "FENCE"
 """What PostgreSQL says of a write outside a fenced one."""
 PREFIX = "fencing_protect_"
+
 _SAYS = re.compile(r"/\* resource: (.*?) \*/", re.DOTALL)
 
 
@@ -39,46 +42,48 @@ def postgresql_function(function: str, marks: str, expression: str) -> str:
     it is rolled back. The time is looked at too: a transaction of another cluster (a dump that was restored) may have
     had the same number.
     """
-    fenced = f"""not exists (select from {marks}.fencing_mark as m
-                where m.resource = r.resource and m.tx = fencing_this and m.marked_at >= transaction_timestamp())"""
+    # A scalar subquery is always looked up by the key. A join would be planned for the first statement of a session,
+    # and the plan kept: after one that changed many rows, each later one would read all marks.
+    unfenced = f"""not coalesce((select m.tx = {TX} and m.marked_at >= transaction_timestamp()
+                from {marks}.fencing_mark as m where m.resource = r.resource), false)"""
     rows = {
+        "UPDATE": "(select * from fencing_old union all select * from fencing_new) as fencing_rows",
         "INSERT": "fencing_new",
         "DELETE": "fencing_old",
-        "UPDATE": "(select * from fencing_old union all select * from fencing_new) as fencing_rows",
     }
     row = {
+        "UPDATE": "(select old.* union all select new.*) as fencing_rows",
         "INSERT": "(select new.*) as fencing_rows",
         "DELETE": "(select old.*) as fencing_rows",
-        "UPDATE": "(select old.* union all select new.*) as fencing_rows",
     }
 
     def look(source: str) -> str:
         return f"""select coalesce(r.resource, '(none: the expression is null)') into missed
-            from (select distinct cast(({expression}) as text) as resource from {source}) as r
-            where {fenced} limit 1;"""
+            from (select cast(({expression}) as text) as resource from {source}) as r
+            where {unfenced} limit 1;"""
 
-    def each(sources: dict[str, str]) -> str:
-        branches = [f"{'if' if not place else 'elsif'} tg_op = '{name}' then {look(source)}"
-                    for place, (name, source) in enumerate(sources.items())]  # fmt: skip
-        return "\n        ".join((*branches, "end if;"))
-
-    whole = look("only TABLE").replace(" into missed", "").rstrip(";").replace("fencing_this", "$1")
+    branches = "\n    els".join(
+        f"if tg_op = '{name}' then\n        if tg_level = 'STATEMENT' then {look(rows[name])}\n"
+        f"        else {look(row[name])}\n        end if;"
+        for name in rows
+    )
+    whole = look("only TABLE").replace(" into missed", "").rstrip(";")
     whole = whole.replace("%", "%%").replace("only TABLE", "only %s").replace("'", "''")
+    # No more than what must be done for a fenced write before the first return.
     return f"""create or replace function {function}() returns trigger language plpgsql as $fencing$
 {_note(expression)}
 declare
     missed text;
-    fencing_this bigint = cast(cast(pg_current_xact_id() as text) as bigint);
 begin
-    if tg_op = 'TRUNCATE' then
-        execute format('{whole}', cast(tg_relid as regclass)) into missed using fencing_this;
-    elsif tg_level = 'STATEMENT' then
-        {each(rows)}
+    {branches}
     else
-        {each(row)}
+        execute format('{whole}', cast(tg_relid as regclass)) into missed;
     end if;
-    if missed is not null and not exists (select from {marks}.fencing_act as a
-            where a.kind = 'unfenced' and a.tx = fencing_this and a.ended_at is null) then
+    if missed is null then
+        return null;
+    end if;
+    if not exists (select from {marks}.fencing_act as a
+            where a.kind = 'unfenced' and a.tx = {TX} and a.ended_at is null) then
         raise exception '% of %.% outside a fenced write of the resource %',
                 tg_op, tg_table_schema, tg_table_name, missed
             using errcode = '{SQLSTATE}', detail = 'The table is protected by adapters.sql.protect().',
