@@ -454,6 +454,21 @@ def test_a_pipeline_is_fenced_and_its_own_errors_stay_its_own(pg: str) -> None:
     assert (ledger(pg), marks(pg)) == ({"a": 5}, {"a": "shop/line-a/5"})
 
 
+def test_in_a_pipeline_contention_leaves_the_transaction_around_it_usable(pg: str) -> None:
+    hasty = SqlGuard(lock_timeout=0.05)
+    with psycopg.connect(pg, autocommit=True) as first, psycopg.connect(pg, autocommit=True) as bare:
+        with first.transaction():
+            raise_fence(first, "a", token=token(5))
+            with bare.pipeline(), bare.transaction():
+                with pytest.raises(errors.ContentionError), bare.transaction():
+                    with fenced_write(hasty.on(bare), "a", token=token(6)):
+                        pytest.fail("the block began")
+                with pytest.raises(errors.ContentionError):  # several are in a savepoint of the guard's own
+                    raise_fence(hasty.on(bare), "a", "b", token=token(6))
+                do(bare, PUT, id="a", owner=7)
+    assert (ledger(pg), marks(pg)) == ({"a": 7}, {"a": "shop/line-a/5"})
+
+
 def test_an_async_pipeline_is_fenced_too(pg: str) -> None:
     async def work(value: int, *before: str) -> None:
         async with await psycopg.AsyncConnection.connect(pg, autocommit=True) as bare:
