@@ -40,10 +40,31 @@ class Terms:
     writers: Writers
 
 
+def _asking(command: bytes) -> Dialogue[Any]:
+    """Run the script, loading it if the server does not have it."""
+    try:
+        return (yield command)
+    except NoScriptError:
+        yield LOAD
+        return (yield command)
+
+
 class Write:
     """One call: whose token is shown to which resources, and what is executed if it is accepted (no tape: nothing)."""
 
-    __slots__ = ("_act", "_generation", "_holder", "_on_missing", "_resources", "_sent", "_tape", "_terms", "_token")
+    __slots__ = (
+        "_act",
+        "_command",
+        "_generation",
+        "_holder",
+        "_on_missing",
+        "_resources",
+        "_sent",
+        "_tape",
+        "_terms",
+        "_token",
+        "_writer",
+    )
 
     def __init__(
         self,
@@ -63,26 +84,55 @@ class Write:
         # Without commands there is nothing that could be executed twice, and nothing to remember.
         self._tape = tape if tape else None
         self._act = act
-        # As known when the write was first sent. What another thread hears in between must not be taken for it: a
-        # repeated write would pass for a new one under a mark that has forgotten it.
-        self._generation = 0
-        self._sent = 0.0
+        self._command = b""
+        self._writer: Writer | None = None
+
+    def begin(self, protocol: int) -> bytes:
+        """The call of the script as it is first sent, over a connection of this protocol."""
+        writers = self._terms.writers
+        if self._tape:
+            self._writer = writers.take()
+        # As known now. What another thread hears from here on must not be taken for it: a repeated write would pass for
+        # a new one under a mark that has forgotten it.
+        self._generation = writers.generation(self._resources[0], self._token)
+        self._sent = time.monotonic()
+        self._command = self._call(protocol)
+        return self._command
+
+    def end(self) -> None:
+        """The write is over, whatever came of it."""
+        if self._writer is not None:
+            self._terms.writers.give(self._writer)
+            self._writer = None
+
+    def is_settled_by(self, answer: Any) -> bool:
+        """Whether the answer to the first sending ends the write, as nearly always; else its dialogue goes on."""
+        tape = self._tape
+        if tape is None or self._terms.durability.replicas:
+            return False
+        if type(answer) is not list:
+            tape.settle((answer,))
+        elif answer[0] == 1:
+            tape.settle(answer[1:])
+        else:
+            return False
+        self.end()
+        return True
 
     def dialogue(self) -> Dialogue[None]:
         """Show the token, execute the commands, wait for replicas; settle the tape. Raises what refused or failed."""
-        writer = self._terms.writers.take() if self._tape else None
         try:
-            yield from self._send(writer)
+            yield from self._send()
         except FencingError as exc:
             exc.resource = exc.resource or self._resources[0]
             exc.presented = self._token
             exc.downstream = self._terms.downstream
             raise
         finally:
-            if writer:
-                self._terms.writers.give(writer)
+            self.end()
 
-    def _send(self, writer: Writer | None) -> Dialogue[None]:
+    def _send(self) -> Dialogue[None]:
+        downstream = self._terms.downstream
         maybe_applied: BaseException | None = None
         for pause in PAUSES:
             again = maybe_applied is not None
@@ -92,16 +142,25 @@ class Write:
                 protocol = yield None
             except LOST as exc:
                 if not again:
-                    raise unreachable(exc, self._terms.downstream) from exc
+                    raise unreachable(exc, downstream) from exc
                 continue
             try:
-                answer = yield from self._ask(protocol, writer, again)
+                if again:
+                    command = self._call(protocol, int((time.monotonic() - self._sent) * 1e6))
+                else:
+                    command = self._command or self.begin(protocol)
+                answer = yield from _asking(command)
+                if self._writer and type(answer) is list and answer[0] == b"again":
+                    if again:
+                        self._hear(answer)
+                        raise unknown("the reply was lost, and the mark has forgotten this write", downstream)
+                    answer = yield from self._catch_up(answer, protocol, self._writer)
             except (*LOST, ResponseError) as exc:
-                said = nothing_done(exc, self._terms.downstream)
+                said = nothing_done(exc, downstream)
                 if not again and said:
                     raise said from exc
                 if isinstance(exc, ResponseError) and said is None:
-                    raise unknown(f"the script failed ({exc})", self._terms.downstream) from exc
+                    raise unknown(f"the script failed ({exc})", downstream) from exc
                 maybe_applied = maybe_applied or exc
                 continue
             self._interpret(answer, again)
@@ -113,51 +172,46 @@ class Write:
             if self._tape and self._tape.error:
                 raise self._tape.error
             return
-        raise unknown(f"the reply was lost ({maybe_applied})", self._terms.downstream) from maybe_applied
+        raise unknown(f"the reply was lost ({maybe_applied})", downstream) from maybe_applied
 
-    def _ask(self, protocol: int, writer: Writer | None, again: bool) -> Dialogue[list[Any]]:
-        """Run the script, loading it if the server does not have it, until its answer is about this write."""
-        # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
-        on_missing = "reject" if again and self._tape else self._on_missing
-        first, token, writers = self._resources[0], self._token, self._terms.writers
-        since = None
-        if not again:
-            self._generation = writers.generation(first, token)
-            self._sent = time.monotonic()
-        elif self._tape:
-            since = int((time.monotonic() - self._sent) * 1e6)
-        for _ in range(_CATCH_UPS):
-            command = call(
-                self._resources,
-                token,
-                self._holder,
-                on_missing,
-                writer,
-                self._tape,
-                act=self._act,
-                generation=self._generation,
-                since=since,
-                protocol=protocol,
-            )
-            try:
-                answer: list[Any] = yield command
-            except NoScriptError:
-                yield LOAD
-                answer = yield command
-            if answer[0] != b"again" or writer is None:
-                return answer
-            generation = int(answer[1])
-            writers.heard(first, token, generation)
-            if again:
-                raise unknown("the reply was lost, and the mark has forgotten this write", self._terms.downstream)
-            writer.renew()
-            self._generation = generation
-        raise ContentionError(
-            f"{self._terms.downstream}: {first!r} is written to by so many at once that this write cannot be told from "
-            "an older one; nothing was written"
+    def _call(self, protocol: int, since: int | None = None) -> bytes:
+        """``since``: how many microseconds ago the write was first sent, if it was."""
+        repeated = since is not None and self._tape is not None
+        return call(
+            self._resources,
+            self._token,
+            self._holder,
+            # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
+            "reject" if repeated else self._on_missing,
+            self._writer,
+            self._tape,
+            act=self._act,
+            generation=self._generation,
+            since=since if repeated else None,
+            protocol=protocol,
         )
 
-    def _interpret(self, answer: list[Any], again: bool) -> None:
+    def _catch_up(self, answer: list[Any], protocol: int, writer: Writer) -> Dialogue[Any]:
+        """The mark has forgotten its writers: ask as another one, who knows, until the answer is about the write."""
+        for _ in range(_CATCH_UPS):
+            self._generation = self._hear(answer)
+            writer.renew()
+            answer = yield from _asking(self._call(protocol))
+            if type(answer) is not list or answer[0] != b"again":
+                return answer
+        raise ContentionError(
+            f"{self._terms.downstream}: {self._resources[0]!r} is written to by so many at once that this write cannot "
+            "be told from an older one; nothing was written"
+        )
+
+    def _hear(self, answer: list[Any]) -> int:
+        generation = int(answer[1])
+        self._terms.writers.heard(self._resources[0], self._token, generation)
+        return generation
+
+    def _interpret(self, answer: Any, again: bool) -> None:
+        if type(answer) is not list:
+            answer = [1, answer]
         if answer[0] == b"applied":
             answer = answer[1] if len(answer) > 1 else [None]
         verdict = answer[0]

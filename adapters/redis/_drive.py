@@ -9,20 +9,56 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 from redis.exceptions import AskError, ReadOnlyError, ResponseError
 
+from adapters.redis._core import Write
 from adapters.redis._dialogue import Dialogue
 from adapters.redis._errors import LOST
 from adapters.redis._places import MAX_REDIRECTIONS, Redirection
 
 T = TypeVar("T")
 
+_NOTHING: Final = object()
 
-def drive(pool: Any, dialogue: Dialogue[T]) -> T:
-    """Hold the dialogue over a connection of a blocking pool, or of another place (``_places``)."""
+
+def drive_write(pool: Any, write: Write) -> None:
+    """Make a write over a connection of a blocking pool.
+
+    The usual one is sent once and answered at once, without a dialogue, which takes as long as all the rest here; what
+    comes otherwise, its dialogue takes up from here.
+    """
     connection = None
+    known: list[Any] = []
+    try:
+        connection = pool.get_connection()
+        known.append(_protocol(connection))
+        connection.send_packed_command((write.begin(known[0]),))
+        answer = connection.read_response(disable_decoding=True)
+    except (*LOST, ResponseError) as exc:
+        known.append(exc)
+    except BaseException:
+        write.end()
+        if connection is not None:  # an interrupt: whoever used it next would read this answer as its own
+            connection.disconnect()
+            pool.release(connection)
+        raise
+    else:
+        if write.is_settled_by(answer):
+            pool.release(connection)
+            return
+        known.append(answer)
+    drive(pool, write.dialogue(), connection, known)
+
+
+def drive(pool: Any, dialogue: Dialogue[T], connection: Any = None, known: Sequence[Any] = ()) -> T:
+    """Hold the dialogue over a connection of a blocking pool, or of another place (``_places``).
+
+    ``known``: what its first requests, made over ``connection``, were answered with: an answer, or an exception.
+    """
+    waiting = iter(known)
     in_flight = False
     follows = hasattr(pool, "follow")
     redirected: Redirection | None = None
@@ -33,9 +69,14 @@ def drive(pool: Any, dialogue: Dialogue[T]) -> T:
             try:
                 answer: Any = None
                 if redirected is not None:
-                    said, redirected = redirected, None
-                    connection = pool.follow(said)
-                if request is None:
+                    to, redirected = redirected, None
+                    connection = pool.follow(to)
+                if (said := next(waiting, _NOTHING)) is not _NOTHING:
+                    in_flight = request is not None
+                    if isinstance(said, BaseException):
+                        raise said
+                    answer, in_flight = said, False
+                elif request is None:
                     if connection is None:
                         connection = pool.get_connection()
                     answer = _protocol(connection)

@@ -19,7 +19,7 @@ from adapters.redis._client import callbacks_of, encoder_of, is_cluster, name_of
 from adapters.redis._core import Terms, Write
 from adapters.redis._diagnose import diagnosing
 from adapters.redis._dialogue import Dialogue
-from adapters.redis._drive import drive, drive_async
+from adapters.redis._drive import drive, drive_async, drive_write
 from adapters.redis._durability import Durability
 from adapters.redis._explaining import explaining, listing, page_of
 from adapters.redis._places import AsyncNode, Node
@@ -104,9 +104,6 @@ class RedisGuard:
             self._encoder, self._callbacks, None if self._pool is not None else (one_slot(resources), resources[0])
         )
 
-    def _writing(self, resources: tuple[str, ...], token: Token, holder: str, tape: Tape) -> Dialogue[None]:
-        return Write(self._terms, resources, token, holder, self._on_missing, tape).dialogue()
-
     def _raising(self, resources: tuple[str, ...], token: Token, holder: str) -> Dialogue[None]:
         return Write(self._terms, resources, token, holder, "raise", None).dialogue()
 
@@ -162,6 +159,13 @@ class SyncRedisGuard(RedisGuard):
             found += drive(place, diagnosing(where, self._on_missing, self._terms.durability))
         return found
 
+    def _write(self, resources: tuple[str, ...], token: Token, holder: str, tape: Tape) -> None:
+        write = Write(self._terms, resources, token, holder, self._on_missing, tape)
+        if self._pool is not None:
+            drive_write(self._pool, write)
+        else:
+            drive(self._place(resources), write.dialogue())
+
     def _primaries(self) -> list[tuple[str, Any]]:
         if self._pool is not None:
             return [(self.downstream, self._pool)]
@@ -193,7 +197,7 @@ class _Block:
             return
         try:
             tape.seal()
-            drive(guard._place(self._resources), guard._writing(self._resources, self._token, self._holder, tape))
+            guard._write(self._resources, self._token, self._holder, tape)
         except BaseException as exc:
             tape.abandon(exc)
             raise
@@ -211,7 +215,8 @@ class AsyncRedisGuard(RedisGuard):
         try:
             yield Recorder(tape)
             tape.seal()
-            await drive_async(self._place(resources), self._writing(resources, token, holder, tape))
+            write = Write(self._terms, resources, token, holder, self._on_missing, tape)
+            await drive_async(self._place(resources), write.dialogue())
         except BaseException as exc:
             tape.abandon(exc)
             raise

@@ -12,7 +12,7 @@ from redis.exceptions import DataError
 from adapters.redis._commands import command
 from adapters.redis._keys import MARK_PREFIX
 from adapters.redis._places import slot_of
-from adapters.redis._wire import number, word
+from adapters.redis._wire import number
 from fencing.errors import EffectError, FencingError, OutcomeUnknownError
 
 T = TypeVar("T")
@@ -66,17 +66,18 @@ class Tape:
         if self._sealed:
             raise FencingError(f"{name} came after the block of its fenced write had ended, and was not executed")
         known = command(name)
-        words = [*known.words]
         encode = self._encoder.encode
-        for argument in args:
-            try:
-                encoded = encode(argument)
-            except DataError as exc:
-                raise TypeError(
-                    f"{name}: argument {len(words) - len(known.words) + 1} is {argument!r}, of type "
-                    f"{type(argument).__name__}; pass bytes, str, int or float"
-                ) from exc
-            words.append(encoded if type(encoded) is bytes else bytes(encoded))
+        words = [*known.words]
+        try:
+            for argument in args:
+                # A whole number as the encoder does it, which takes its time.
+                encoded = b"%d" % argument if type(argument) is int else encode(argument)
+                words.append(encoded if type(encoded) is bytes else bytes(encoded))
+        except DataError as exc:
+            raise TypeError(
+                f"{name}: argument {len(words) - len(known.words) + 1} is {argument!r}, of type "
+                f"{type(argument).__name__}; pass bytes, str, int or float"
+            ) from exc
         keys = known.check(name, words)
         for key in keys:
             if key.startswith(MARK_PREFIX):
@@ -88,7 +89,7 @@ class Tape:
                     f"name it with redis_key({self._slot[1]!r}, ...)"
                 )
         count = len(words)
-        self.keys += map(word, keys)
+        self.keys += [b"$%d\r\n%b\r\n" % (len(key), key) for key in keys]
         self.words.append(number(-count if known.reshaped else count))
         self.words += [b"$%d\r\n%b\r\n" % (len(item), item) for item in words]
         self.size += 1 + count

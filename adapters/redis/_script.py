@@ -20,7 +20,8 @@ OnMissing: TypeAlias = Literal["reject", "create", "raise", "adopt"]
 _SOURCE: Final = files(__package__).joinpath("write.lua").read_text(encoding="utf-8")
 _SHA: Final = hashlib.sha1(_SOURCE.encode(), usedforsecurity=False).hexdigest()
 _EVALSHA: Final = word(b"EVALSHA") + word(_SHA.encode())
-_FIXED_WORDS: Final = 11  # EVALSHA, the script, the number of keys, and the first eight arguments
+_FIXED_WORDS: Final = 9  # EVALSHA, the script, the number of keys, and the first six arguments
+_NO_WRITER: Final = word(b"writer:")
 
 LOAD: Final = packed("SCRIPT", "LOAD", _SOURCE)
 """The command that makes the server know the script."""
@@ -44,21 +45,17 @@ def call(
 
     ``act``: who adopts the resource and why, in place of a writer's stamp.
     """
-    count = len(resources)
+    known = generation if since is None else f"{generation}/{since}"
     keys, size, commands = (tape.keys, tape.size, tape.words) if tape else ((), 0, ())
     return b"".join(
         (
-            b"*%d\r\n" % (_FIXED_WORDS + count + len(keys) + size),
+            b"*%d\r\n" % (_FIXED_WORDS + len(resources) + len(keys) + size),
             _EVALSHA,
-            number(count + len(keys)),
-            _marks(resources),
+            _marks(resources, len(keys)),
             *keys,
-            _shown(count, token, holder, on_missing),
-            word(writer.id) + word(writer.stamp)
-            if writer
-            else word(b"") + word(act.encode("utf-8", "backslashreplace")),
-            number(generation) if since is None else word(b"%d/%d" % (generation, since)),
-            number(protocol),
+            _text(token),
+            *(writer.words if writer else (_NO_WRITER, word(act.encode("utf-8", "backslashreplace")))),
+            _terms(len(resources), holder, f"{on_missing} {protocol} {known}"),
             *commands,
         )
     )
@@ -68,12 +65,16 @@ def call(
 
 
 @lru_cache(maxsize=1024)
-def _marks(resources: tuple[str, ...]) -> bytes:
-    return b"".join(word(mark_key(resource).encode()) for resource in resources)
+def _marks(resources: tuple[str, ...], keys: int) -> bytes:
+    return number(len(resources) + keys) + b"".join(word(mark_key(resource).encode()) for resource in resources)
 
 
 @lru_cache(maxsize=1024)
-def _shown(count: int, token: Token, holder: str, on_missing: OnMissing) -> bytes:
-    words = (str(token), holder, on_missing)
+def _text(token: Token) -> bytes:
+    return word(str(token).encode())
+
+
+@lru_cache(maxsize=1024)
+def _terms(marks: int, holder: str, others: str) -> bytes:
     # A name may hold what UTF-8 cannot: it is for people to read.
-    return number(count) + b"".join(word(item.encode("utf-8", "backslashreplace")) for item in words)
+    return number(marks) + word(holder.encode("utf-8", "backslashreplace")) + word(others.encode())

@@ -10,33 +10,46 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from adapters.redis._wire import word
 from fencing._token import Token
 
 _GENERATIONS = 4096
 
 
-def _random() -> bytes:
-    return os.urandom(8).hex().encode()
+# How often this process has become another one: a child of a fork goes on with its parent's writers otherwise.
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Writer:
-    """One writer: its ``id``, and the ``stamp`` of the write that it has under way."""
+    """One writer: its number, and that of the write that it has under way."""
 
-    __slots__ = ("_sequence", "id", "stamp")
+    __slots__ = ("_field", "_sequence", "words")
+
+    words: tuple[bytes, bytes]
+    """The field of a mark in which its last write is remembered, and the stamp of the one under way, as words."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
         """Become another writer: the numbers of this one are taken."""
-        self.id = _random()
+        self._field = word(b"writer:%b" % os.urandom(8).hex().encode())
         self._sequence = 0
         self.begin()
 
     def begin(self) -> None:
         """Stamp the next write: its number, and a nonce, so that a copied process does not pass for the original."""
         self._sequence += 1
-        self.stamp = b"%d:%b" % (self._sequence, _random())
+        stamp = "%d:%s" % (self._sequence, os.urandom(8).hex())  # noqa: UP031 - on every write's way
+        self.words = (self._field, b"$%d\r\n%b\r\n" % (len(stamp), stamp.encode()))
 
 
 class Writers:
@@ -44,14 +57,14 @@ class Writers:
 
     def __init__(self) -> None:
         self._idle: deque[Writer] = deque()
-        self._process = os.getpid()
+        self._forks = _forks
         self._generations: dict[str, tuple[Token, int]] = {}
 
     def take(self) -> Writer:
         """A writer for one write, given its stamp."""
-        if self._process != os.getpid():  # after a fork the parent goes on with the same ones
+        if self._forks != _forks:  # after a fork the parent goes on with the same ones
             self._idle = deque()
-            self._process = os.getpid()
+            self._forks = _forks
         try:
             writer = self._idle.pop()
         except IndexError:
@@ -61,7 +74,7 @@ class Writers:
 
     def give(self, writer: Writer) -> None:
         """Its write is over, whatever came of it."""
-        if self._process == os.getpid():
+        if self._forks == _forks:
             self._idle.append(writer)
 
     def generation(self, resource: str, token: Token) -> int:

@@ -58,6 +58,27 @@ def test_a_lost_reply_is_asked_for_again_and_nothing_is_applied_twice(
     assert increment(calls).value == 2
 
 
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        (lambda r: r.set("n", "x"), True),
+        (lambda r: r.set("n", "x", xx=True), None),
+        (lambda r: r.ping(), True),
+        (lambda r: r.get("text"), b"words"),
+        (lambda r: r.mget("text", "none"), [b"words", None]),
+        (lambda r: r.hgetall("empty"), {}),
+    ],
+    ids=["OK", "nothing", "PONG", "text", "list", "empty"],
+)
+def test_a_reply_of_each_shape_comes_again_as_it_was(
+    calls: Calls, proxy: Proxy, plain: redis.Redis, record: Any, value: Any
+) -> None:
+    plain.set("text", "words")
+    proxy.lose_reply(SCRIPT)
+    assert calls.write(record, "a", token=token(5)).value == value
+    assert proxy.seen == 2
+
+
 def test_a_lost_request_is_sent_again(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
     proxy.lose_request(SCRIPT)
     assert increment(calls).value == 1

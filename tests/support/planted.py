@@ -170,6 +170,7 @@ LUA: dict[str, tuple[str, tuple[str, ...], list[tuple[str, str]]]] = {
         "mithril (measured)",
         MACHINE,
         [
+            ("last[1] == token and", "false and"),
             ("elseif mark[1] ~= token then", "elseif true then"),
             (_EQUAL_VALUE, "if its_value == value then return its_lineage ~= lineage and 'lineage' or 'stale' end"),
         ],
@@ -182,7 +183,7 @@ LUA: dict[str, tuple[str, tuple[str, ...], list[tuple[str, str]]]] = {
     "marks raised one by one": (
         "no report known",
         MACHINE,
-        [("advances[#advances + 1] = KEYS[i]\n  elseif", f"{_SET}\n    advances[#advances + 1] = KEYS[i]\n  elseif")],
+        [("advances[#advances + 1] = KEYS[i]\n    elseif", f"{_SET} advances[#advances + 1] = KEYS[i]\n    elseif")],
     ),
 }
 
