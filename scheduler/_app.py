@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from weakref import WeakSet
 
-from fencing import Finding
+from fencing import Finding, Token
 from fencing.errors import FencingError
 from scheduler import _migrate
 from scheduler._act_face import ActFace
@@ -260,6 +260,20 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
             _migrate.check_migrated(connection, self._statements)
             name, newest = connection.execute(self._statements["issued"]).fetchall()[0]
             return name, newest
+
+    def oldest_live_token(self) -> Token:
+        """Return the oldest token with which somebody may still write: a floor for ``adapters.sql.compact()``.
+
+        That of a running job or named lease, also of one whose lease ran out and was not taken back yet. Where nobody
+        holds anything, the newest one that was issued. Of claims that are just being made nothing is known: where such
+        a job is refused below the floor, it comes back under a new token.
+
+        Raises :class:`~scheduler.errors.NotMigratedError` where there is no issuer yet.
+        """
+        with self._here().link.use("ask for the oldest live token") as connection:
+            _migrate.check_migrated(connection, self._statements)
+            issuer, value, lineage = connection.execute(self._statements["oldest_live_token"]).fetchall()[0]
+            return Token(value, issuer, lineage)
 
     def sync_queues(self) -> list[str]:
         """Store the declared queues; return the names of those that changed. A worker does this when it starts."""

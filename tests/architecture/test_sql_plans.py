@@ -302,6 +302,13 @@ def test_asking_which_tokens_live_reads_what_is_running_and_nothing_else(full: T
     on_indexes(plan, {"job_leased": ""})
 
 
+def test_the_oldest_live_token_is_found_among_what_is_running(full: Tables, statistics: str) -> None:
+    with Database(full.dsn).connect("look-up") as connection:
+        connection.execute(Statements("fencing")["oldest_live_token"])
+        (plan,) = plans_of(connection).values()
+    on_indexes(plan, {"job_leased": ""})
+
+
 def test_enqueuing_under_a_key_looks_up_the_key_alone(full: Tables, statistics: str) -> None:
     from scheduler import Scheduler
 

@@ -1,6 +1,7 @@
 """Named leases: one holder at a time, renewed while it holds, told when it is lost, fenced by the issuer's tokens."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -16,8 +17,8 @@ from support.processes import PythonProcess
 from support.sql_doors import sync_url
 from support.waiting import eventually
 
-from adapters.sql import create_all
-from fencing import Lease, LeaseSource, current_lease, fenced_write, read_mark
+from adapters.sql import compact, create_all
+from fencing import Lease, LeaseSource, current_lease, fenced_write, raise_fence, read_mark
 from fencing.errors import LeaseLostError, LeaseUnavailableError, StaleTokenError
 from scheduler import Scheduler
 from scheduler.console.embedded import Postgres
@@ -388,3 +389,23 @@ def test_one_hold_is_for_one_block(app: Scheduler) -> None:
             hold.__enter__()
     with hold:
         pass
+
+
+def test_the_oldest_live_token_is_that_of_whoever_may_still_write(app: Scheduler, tables: Tables) -> None:
+    engine = sa.create_engine(sync_url(tables.dsn), poolclass=NullPool)
+    with app.lease("finished", ttl=30) as finished:
+        raise_fence(engine, "finished/1", token=finished)
+    assert app.oldest_live_token() == finished.token, "the newest one that was issued, where nobody holds anything"
+    tables.rows(
+        "insert into {s}.job (queue, task, args, priority, due_at, max_attempts, created_at)"
+        " values ('default', 'work', '{}', 0, {s}.clock(), 5, {s}.clock())"
+    )
+    with contextlib.closing(Hand(tables.dsn, {"work": 30.0})) as hand:
+        job = hand.claim_one()
+        tables.move_clock(3600)  # its lease has run out, and nobody has taken it back
+        with app.lease("newer", ttl=30) as newer, app.lease("newest", ttl=30):
+            assert app.oldest_live_token().value == job.token
+            assert compact(engine, app.oldest_live_token(), idle=0) == 1
+            assert read_mark(engine, "finished/1") is None
+            hand.complete(job)
+            assert app.oldest_live_token() == newer.token
