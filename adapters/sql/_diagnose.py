@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+import time
+
 from adapters._tx import Plan, Statement
 from adapters.sql._protect_list import list_protected
 from fencing._findings import Finding
 
 _TABLES = ("fencing_mark", "fencing_applied", "fencing_floor", "fencing_act")
 _OLDEST_SQLITE = (3, 35)
+_MAX_SKEW = 2.0
+"""Seconds by which the clocks of application and database may differ before it is worth a word."""
+_CLOCKS = {
+    "postgresql": "select cast(extract(epoch from clock_timestamp()) as double precision)",
+    "mysql": "select unix_timestamp(sysdate(6))",
+}
+"""SQLite has the application's own."""
 
 
 def diagnose(dialect: str, schema: str | None, downstream: str) -> Plan[list[Finding]]:
     """Return the findings for one database."""
     looks = {"postgresql": _postgresql, "sqlite": _sqlite, "mysql": _mysql}
     findings = yield from looks[dialect](schema, downstream)
+    if dialect in _CLOCKS:
+        sent = time.time()
+        [(clock,)] = yield Statement(_CLOCKS[dialect])
+        findings.append(clock_finding(downstream, float(clock), sent, time.time()))
     if all(one.severity == "ok" for one in findings if one.check in ("sql.tables", "sql.privileges")):
         findings += yield from _floor(schema, downstream, "`" if dialect == "mysql" else '"')
         if dialect != "mysql":
             findings += yield from _protection(dialect, schema, downstream)
     return findings
+
+
+def clock_finding(where: str, clock: float, sent: float, answered: float) -> Finding:
+    """Compare the database's clock with this machine's, which asked at ``sent`` and had the answer at ``answered``."""
+    skew = min(clock - sent, 0.0) or max(clock - answered, 0.0)  # anything in between may be right
+    far = abs(skew) > _MAX_SKEW
+    return Finding(
+        "sql.clock",
+        "warning" if far else "ok",
+        where,
+        f"the database's clock is {skew:+.3f} s from this machine's",
+        "no write is judged by a clock; but people who compare the times of marks and refusals with logs are misled"
+        if far
+        else "",
+        "let both synchronise their clocks" if far else "",
+    )
 
 
 def _floor(schema: str | None, where: str, quote: str) -> Plan[list[Finding]]:

@@ -1,6 +1,8 @@
 """The guard's tables: made by metadata or by DDL text, once, and found wanting by ``diagnose()``."""
 
 import asyncio
+import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -188,6 +190,23 @@ def test_what_the_isolation_level_means_is_told(pg_dsn: str, level: str) -> None
     (finding,) = found(sql_doors.with_isolation(pg_dsn, level), "sql.isolation")
     assert level in finding.message
     assert ("ContentionError" in finding.message) == (level != "read committed")
+
+
+@pytest.mark.parametrize("database", ["pg_dsn", "mariadb_bank"])
+def test_a_clock_that_differs_from_this_machines_is_found(
+    request: pytest.FixtureRequest, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = request.getfixturevalue(database)
+    assert severities(found(address, "sql.clock")) == ["ok"]
+    right = time.time
+    for wrong in (3600, -3600):
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda by=wrong: right() + by)
+            (finding,) = found(address, "sql.clock")
+        assert finding.severity == "warning"
+        told = re.search(r"clock is ([-+][\d.]+) s from", finding.message)
+        assert told is not None
+        assert abs(float(told[1]) + wrong) < 60
 
 
 def test_unlogged_tables_are_found(pg_dsn: str) -> None:

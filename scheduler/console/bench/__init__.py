@@ -8,7 +8,7 @@ import sys
 import click
 
 from scheduler.console._options import dsn_option, json_option, print_json, print_table
-from scheduler.console.bench._frame import Bench, Result, Servers, measure
+from scheduler.console.bench._frame import NO_GOAL, Bench, Result, Servers, measure
 
 __all__ = ["bench"]
 
@@ -26,6 +26,7 @@ FAULTS = "outbox-faults"
 @click.option("--scale", default=1.0, show_default=True, help="A part of the full amount of work, for a quick look.")
 @dsn_option
 @click.option("--redis", metavar="URL", help="A Redis or Valkey server to use instead of an embedded one.")
+@click.option("--mariadb", metavar="URL", help="A MariaDB or MySQL too, as a SQLAlchemy URL (mysql+pymysql://…).")
 @json_option
 def bench(
     groups: tuple[str, ...],
@@ -34,6 +35,7 @@ def bench(
     scale: float,
     dsn: str | None,
     redis: str | None,
+    mariadb: str | None,
     as_json: bool,
 ) -> None:
     """Measure against baselines on embedded servers, or on those given (in schemas and under keys of its own).
@@ -53,7 +55,11 @@ def bench(
     if rounds < 1 or scale <= 0:
         raise click.UsageError("--rounds is at least 1 and --scale above 0")
     chosen = [one for name, one in known.items() if not only or name in only]
-    with Servers(dsn, redis) as servers:
+    with Servers(dsn, redis, mariadb) as servers:
+        for one in chosen:
+            if not servers.have(one):
+                click.echo(f"{one.name} is left out: it needs --{one.needs}", err=True)
+        chosen = [one for one in chosen if servers.have(one)]
         results = measure(chosen, rounds, scale, servers, lambda line: click.echo(line, err=True))
     if as_json:
         print_json({result.bench.name: result.as_json() for result in results})
@@ -79,7 +85,9 @@ def _print(results: list[Result]) -> None:
                 f"{result.base:,.4g}",
                 f"{min(result.all_base):,.4g}-{max(result.all_base):,.4g}",
                 f"{result.ratio:.2f}",
-                f"{'≥' if result.bench.better == 'higher' else '≤'} {result.bench.goal:.2f}",
+                "none"
+                if result.bench.goal == NO_GOAL
+                else f"{'≥' if result.bench.better == 'higher' else '≤'} {result.bench.goal:.2f}",
                 "ok" if result.ok else "MISSED",
             ]
             for result in results

@@ -18,8 +18,8 @@ class Servers:
     A context manager: what it started ends with the block.
     """
 
-    def __init__(self, postgres: str | None = None, redis: str | None = None) -> None:
-        self._postgres, self._redis = postgres, redis
+    def __init__(self, postgres: str | None = None, redis: str | None = None, mariadb: str | None = None) -> None:
+        self._postgres, self._redis, self._mariadb = postgres, redis, mariadb
         self._started = ExitStack()
 
     @cached_property
@@ -31,6 +31,17 @@ class Servers:
     def redis(self) -> str:
         """The ``redis://`` address of a server."""
         return self._redis or self._started.enter_context(Valkey()).url
+
+    @property
+    def mariadb(self) -> str:
+        """The SQLAlchemy URL of a database; the project brings no such server. Raises ``ValueError`` without one."""
+        if self._mariadb is None:
+            raise ValueError("no MariaDB was given")
+        return self._mariadb
+
+    def have(self, one: Bench) -> bool:
+        """Whether there is what the benchmark needs."""
+        return one.needs != "mariadb" or self._mariadb is not None
 
     @cached_property
     def smtp(self) -> SmtpSink:
@@ -64,6 +75,10 @@ def in_turn(ours: Measure, base: Measure) -> Pair:
     return pair
 
 
+NO_GOAL = 0.0
+"""For a ratio that is told and not judged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """One comparison. ``goal`` is for the ratio ours / baseline; ``better`` says which way it should go."""
@@ -74,6 +89,8 @@ class Bench:
     better: Literal["higher", "lower"]
     goal: float
     pair: Pair
+    needs: Literal["", "mariadb"] = ""
+    """A server that has to be given."""
 
 
 @dataclass(frozen=True, slots=True)
