@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
 import redis.sentinel
-from support.redis_calls import token
+from support.redis_calls import Asyncio, Blocking, Calls, token
 from support.redis_cluster import Sentinel, cluster, node_id
 from support.servers import available
 from support.waiting import eventually
@@ -189,20 +191,35 @@ def test_a_node_that_was_away_is_found_again(nodes: list[Valkey], client: redis.
     assert eventually(again, "the cluster is whole again")
 
 
-def test_a_failover_by_a_sentinel_keeps_the_marks_that_were_waited_for(valkey_server: Callable[..., Valkey]) -> None:
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_a_failover_by_a_sentinel_keeps_the_marks_that_were_waited_for(
+    kind: str, valkey_server: Callable[..., Valkey]
+) -> None:
     first, second = valkey_server(), valkey_server()
     second.replica_of(first)
     with available():
         sentinel = Sentinel(first).start()
-    with sentinel:
+    with sentinel, contextlib.ExitStack() as stack:
         watch = redis.sentinel.Sentinel([("127.0.0.1", sentinel.port)])
         knows = lambda: sentinel.command("PING") == "PONG" and watch.discover_slaves("main")  # noqa: E731
         eventually(knows, "the Sentinel knows the replica")
-        client = watch.master_for("main", socket_timeout=10)
-        guard = RedisGuard(client, durability="wait:1:5000")
-        assert guard.downstream == "redis:sentinel:main/0"
-        raise_fence(guard, "a", token=token(5))
-        assert write(guard, "a") == 1
+
+        def calls(**options: str) -> Calls:
+            if kind == "blocking":
+                made: Calls = Blocking("", watch.master_for("main", socket_timeout=10), **options)
+            else:
+                its = redis.asyncio.sentinel.Sentinel([("127.0.0.1", sentinel.port)])
+                made = Asyncio("", its.master_for("main", socket_timeout=10), **options)
+            return stack.enter_context(contextlib.closing(made))
+
+        def incremented(through: Calls, value: int = 5) -> int:
+            found: int = through.write(lambda r: r.incr("{a}:n"), "a", token=token(value)).value
+            return found
+
+        careful, plain = calls(durability="wait:1:5000"), calls()
+        assert careful.downstream == "redis:sentinel:main/0"
+        careful.raise_fence("a", token=token(5))
+        assert incremented(careful) == 1
         first.kill()
 
         def role() -> str:
@@ -215,13 +232,12 @@ def test_a_failover_by_a_sentinel_keeps_the_marks_that_were_waited_for(valkey_se
 
         def promoted() -> int | None:
             try:
-                return write(client, "a")
+                return incremented(plain)
             except (errors.ContentionError, errors.OutcomeUnknownError):
                 return None
 
         assert eventually(promoted, "the Sentinel's client finds the new primary") == 2
         with pytest.raises(errors.StaleTokenError):
-            write(client, "a", 4)
+            incremented(plain, 4)
         with pytest.raises(errors.OutcomeUnknownError, match="0 of 1 replicas"):
-            write(RedisGuard(client, durability="wait:1:50"), "a")
-        client.close()
+            incremented(calls(durability="wait:1:50"))

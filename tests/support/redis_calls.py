@@ -20,11 +20,19 @@ def token(value: int, issuer: str = "shop", lineage: str = "lineage-a") -> Token
 
 
 class Blocking:
-    """Over ``redis.Redis``. ``options`` are the guard's; without any the client itself is the target."""
+    """Over ``redis.Redis``. ``options`` are the guard's; without any the client itself is the target.
 
-    def __init__(self, url: str, client: dict[str, Any] | None = None, **options: Any) -> None:
-        self._client = redis.Redis.from_url(url, **(client or {}))
+    ``client``: the options of a client for the address, or a client.
+    """
+
+    def __init__(self, url: str, client: dict[str, Any] | redis.Redis | None = None, **options: Any) -> None:
+        self._client = client if isinstance(client, redis.Redis) else redis.Redis.from_url(url, **(client or {}))
         self._target: Any = RedisGuard(self._client, **options) if options else self._client
+
+    @property
+    def downstream(self) -> str:
+        """What the guard calls the server."""
+        return str(RedisGuard(self._client).downstream)
 
     def write(self, body: Body, *resources: str, token: Token) -> Any:
         with fenced_write(self._target, *resources, token=token) as recorder:
@@ -50,10 +58,16 @@ class Blocking:
 class Asyncio:
     """The same over ``redis.asyncio.Redis``: one event loop and one client for all its calls."""
 
-    def __init__(self, url: str, client: dict[str, Any] | None = None, **options: Any) -> None:
+    def __init__(self, url: str, client: dict[str, Any] | redis.asyncio.Redis | None = None, **options: Any) -> None:
         self._runner = asyncio.Runner()
-        self._client = redis.asyncio.Redis.from_url(url, **(client or {}))
+        given = isinstance(client, redis.asyncio.Redis)
+        self._client = client if given else redis.asyncio.Redis.from_url(url, **(client or {}))
         self._target: Any = RedisGuard(self._client, **options) if options else self._client
+
+    @property
+    def downstream(self) -> str:
+        """What the guard calls the server."""
+        return str(RedisGuard(self._client).downstream)
 
     def write(self, body: Body, *resources: str, token: Token) -> Any:
         async def call() -> Any:
