@@ -147,7 +147,8 @@ class BatchRun:
             if message is None:
                 message = self.means.database.look(lambda _: message_plan(row.id))
             mail = Outgoing(row.mail_from, row.recipients, message, row.provider_key())
-            return _complete(session.deliver(mail, handover), row, handover)
+            with self.means.commits.delivery():
+                return _complete(session.deliver(mail, handover), row, handover)
         except (GateClosed, TransportUnavailable):
             raise
         except Exception as exc:  # noqa: BLE001 - a transport's own fault
@@ -176,7 +177,7 @@ class BatchRun:
                 _log.warning("outbox: nobody knows whether the message %r was sent: %s", row.key, end.detail)
             self._count(end, settled)
 
-        self.means.commits.end(End(self.hold.claim, row.id, end, opened, self.hold.remaining(), written))
+        self.means.commits.end(End(self.hold.claim, row.id, end, opened, self.hold.remaining, written))
 
     def _count(self, end: Settlement, settled: Settled) -> None:
         if settled == "evidence":

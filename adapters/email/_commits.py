@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -28,6 +29,9 @@ _log = logging.getLogger(__name__)
 _LINGER = 0.05
 """Seconds for which a known end waits for the next commit that is made anyway, before it gets one of its own."""
 
+_GATHER = 0.002
+"""Seconds for which a hand-over waits for others to commit with it, while most connections are at work elsewhere."""
+
 _SETTLE_FOR = 600.0
 """Seconds for which a known result is offered to a database that does not answer. Nobody can take the row over in
 that time either."""
@@ -41,7 +45,7 @@ T = TypeVar("T", bound=_Claimed)
 
 
 class _Gate:
-    """A hand-over that waits for its commit."""
+    """A hand-over that waits for its commit, on a lock of its own: who commits wakes those whose commit it was."""
 
     def __init__(self, claim: Claim, number: int, refused: Mapping[str, Answer]) -> None:
         self.claim = claim
@@ -49,32 +53,46 @@ class _Gate:
         self.refused = refused
         self.answer: Gated | None = None
         self.error: Exception | None = None
+        self.leads = False
+        self._woken = threading.Lock()
+        self._woken.acquire()
+
+    @property
+    def decided(self) -> bool:
+        """Whether it has its answer or its error."""
+        return self.answer is not None or self.error is not None
+
+    def wait(self) -> None:
+        """Wait until somebody calls :meth:`wake`."""
+        self._woken.acquire()
+
+    def wake(self) -> None:
+        """It is decided, or it is its turn to commit."""
+        self._woken.release()
 
 
 @dataclass(eq=False, slots=True)
 class End:
     """How a row ended, on its way into the database.
 
-    ``opened``: whether its content could leave. ``remaining``: seconds that the claim lasts. ``written`` is called
-    once with what became of it.
+    ``opened``: whether its content could leave. ``remaining`` says for how many seconds the claim lasts. ``written``
+    is called once with what became of it.
     """
 
     claim: Claim
     number: int
     settlement: Settlement
     opened: bool
-    remaining: float
+    remaining: Callable[[], float]
     written: Callable[[Settled], None]
-    _over: float = field(init=False)
-    _give_up: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._over = lease_clock() + self.remaining
-        self._give_up = lease_clock() + max(self.remaining, _SETTLE_FOR)
+    _give_up: float | None = field(init=False, default=None)
 
     def is_given_up(self, stopping: bool) -> bool:
-        """Whether it was offered for long enough; when the relay stops, for as long as the claim lasts."""
-        return lease_clock() > (self._over if stopping else self._give_up)
+        """Whether it was offered for long enough, to be asked after each failure; when the relay stops, for as long as
+        the claim lasts."""
+        if self._give_up is None:
+            self._give_up = lease_clock() + max(self.remaining(), _SETTLE_FOR)
+        return self.remaining() <= 0 if stopping else lease_clock() > self._give_up
 
 
 class Commits:
@@ -89,8 +107,24 @@ class Commits:
         self._changed = threading.Condition()
         self._gates: list[_Gate] = []
         self._ends: list[End] = []
+        self._at_work = 0
+        self._led = False  # one of the gates commits for all, or is about to
+        self._enough = 0  # gates for which the one that commits waits
+        self._idle = False  # the thread of the ends waits for the first of them
         self._closed = False
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def delivery(self) -> Iterator[None]:
+        """A connection is at work on a message for the block. Of how many are, depends who waits for whom."""
+        with self._changed:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._at_work -= 1
 
     def gate(self, claim: Claim, number: int, refused: Mapping[str, Answer]) -> Gated:
         """Commit ``dispatching`` for the row; returns when that is on disk, or refused. Raises what the database
@@ -98,13 +132,45 @@ class Commits:
         gate = _Gate(claim, number, refused)
         with self._changed:
             self._gates.append(gate)
-        with self._turn:
-            if gate.answer is None and gate.error is None:  # else another connection took it along
-                self._commit()
+            led, self._led = self._led, True
+            if led and len(self._gates) == self._enough:
+                self._changed.notify_all()
+        try:
+            if led:
+                gate.wait()  # for the answer, or for its turn to commit
+            if not gate.decided:
+                with self._turn:
+                    self._gather()
+                    self._commit(with_gates=True)
+        finally:
+            self._hand_on(gate, leads=gate.leads or not led)
         if gate.error is not None:
             raise gate.error
         assert gate.answer is not None
         return gate.answer
+
+    def _hand_on(self, gate: _Gate, *, leads: bool) -> None:
+        """The next one that waits commits, if this one did or should have."""
+        with self._changed:
+            if not gate.decided and gate in self._gates:
+                self._gates.remove(gate)  # its wait was broken off
+            if leads:
+                self._led = bool(self._gates)
+                if self._led:
+                    self._gates[0].leads = True
+                    self._gates[0].wake()
+
+    def _gather(self) -> None:
+        """Wait a moment for half of the connections that are at work.
+
+        A commit costs much the same for one row and for ten. While one half waits for it, the other keeps the server
+        busy: with fewer there are more commits, with more the server waits.
+        """
+        with self._changed:
+            self._enough = (self._at_work + 1) // 2
+            if len(self._gates) < self._enough:
+                self._changed.wait_for(lambda: len(self._gates) >= self._enough or self._closed, _GATHER)
+            self._enough = 0
 
     def end(self, end: End) -> None:
         """Hand in how a row ended. It is written with the next commit, or by itself a moment later."""
@@ -113,20 +179,21 @@ class Commits:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._linger, name="outbox-settler", daemon=True)
                 self._thread.start()
-            elif len(self._ends) == 1:
-                self._changed.notify()
+            elif self._idle:
+                self._changed.notify_all()
 
     def flush(self) -> None:
         """Write what was handed in so far, if the database takes it."""
         with self._turn:
-            self._commit()
+            self._commit(with_gates=False)
 
     def close(self) -> None:
         """End the thread. What is not written by then is lost to the audit, and its row will be uncertain."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
             thread = self._thread
+        self._ended.set()
         if thread is not None:
             thread.join()
         self.flush()
@@ -137,11 +204,14 @@ class Commits:
         pause = _LINGER
         while True:
             with self._changed:
+                self._idle = True
                 self._changed.wait_for(lambda: self._ends or self._closed)
+                self._idle = False
                 if self._closed:
                     return
                 seen = self._ends[0]
-                self._changed.wait_for(lambda: self._closed, pause)
+            self._ended.wait(pause)
+            with self._changed:
                 left = bool(self._ends) and self._ends[0] is seen
             if left:
                 self.flush()
@@ -149,10 +219,23 @@ class Commits:
                 failed = bool(self._ends) and self._ends[0] is seen
             pause = min(pause * 2, 5.0) if failed else _LINGER
 
-    def _commit(self) -> None:
+    def _commit(self, *, with_gates: bool) -> None:
+        gates: list[_Gate] = []
         with self._changed:
-            gates, self._gates = self._gates, []
-            ends, self._ends = self._ends, []
+            if with_gates:
+                gates, self._gates = self._gates, []
+            ends: list[End] = []
+            # To write known ends costs as much as the commit itself, whether it is one or ten. So they collect, but
+            # never more than one for each connection: a kill would leave them all in doubt.
+            if not gates or len(self._ends) >= self._at_work:
+                ends, self._ends = self._ends, []
+        try:
+            self._write(gates, ends)
+        except BaseException as exc:
+            _decide([gate for gate in gates if not gate.decided], RuntimeError(f"the commit was broken off: {exc!r}"))
+            raise
+
+    def _write(self, gates: list[_Gate], ends: list[End]) -> None:
         if self._database.dialect == "postgresql":
             gates, ends = self._at_once(gates, ends)
         if not gates and not ends:
@@ -160,12 +243,12 @@ class Commits:
         try:
             settled, gated = self._database.run(lambda dialect: self._plan(ends, gates, dialect))
         except Exception as exc:  # noqa: BLE001 - each waiting connection is told
-            for gate in gates:
-                gate.error = exc
+            _decide(gates, exc)
             self._one_by_one(ends, exc)
             return
         for gate in gates:
             gate.answer = gated[gate.claim.token.value, gate.number]
+            gate.wake()
         for end in ends:
             end.written(settled[end])
 
@@ -190,13 +273,13 @@ class Commits:
         try:
             written, opened = self._line.run(lambda _: group_plan(claim, said, list(gates), self._through))
         except Exception as exc:  # noqa: BLE001 - each waiting connection is told; ends are offered again
-            for gate in gates.values():
-                gate.error = exc
+            _decide(gates.values(), exc)
             rest[1].extend(ends.values())
             return
         for number, gate in gates.items():
             if number in opened:
                 gate.answer = "open"
+                gate.wake()
             else:
                 rest[0].append(gate)
         for number, end in ends.items():
@@ -257,6 +340,12 @@ def _by_claim(waiting: list[T]) -> dict[int, list[T]]:
     for one in waiting:
         groups.setdefault(one.claim.token.value, []).append(one)
     return groups
+
+
+def _decide(gates: Iterable[_Gate], error: Exception) -> None:
+    for gate in gates:
+        gate.error = error
+        gate.wake()
 
 
 def _gone(exc: Exception) -> bool:

@@ -32,7 +32,10 @@ class Crew:
         self._idle = idle
         self._stop = stop
         self._rows: deque[tuple[BatchRun, Row]] = deque()
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._room = threading.Condition(lock)  # who claims is woken once a batch, not once a row
+        self._low: int | None = None
         self._closed = False
         self._threads: list[threading.Thread] = []
 
@@ -50,8 +53,11 @@ class Crew:
 
     def wait_for_room(self, low: int) -> bool:
         """Wait a moment until at most ``low`` rows wait; whether that is so."""
-        with self._changed:
-            return self._changed.wait_for(lambda: len(self._rows) <= low, 1.0)
+        with self._room:
+            self._low = low
+            found = self._room.wait_for(lambda: len(self._rows) <= low, 1.0)
+            self._low = None
+            return found
 
     def start(self) -> None:
         """Open the threads of a running relay."""
@@ -124,7 +130,8 @@ class Crew:
                     break
                 if self._rows:
                     found = self._rows.popleft()
-                    self._changed.notify_all()
+                    if len(self._rows) == self._low:
+                        self._room.notify_all()
                     return found
                 if once:
                     return None
@@ -147,7 +154,7 @@ class Crew:
         with self._changed:
             rows = list(self._rows)
             self._rows.clear()
-            self._changed.notify_all()
+            self._room.notify_all()
         for run in dict.fromkeys(run for run, _ in rows):
             run.release([row for owner, row in rows if owner is run])
 

@@ -8,7 +8,7 @@ import ssl
 import time
 from dataclasses import dataclass, field
 
-from adapters.email._smtp_transaction import Broken, Reply, Transaction, answer_all, lacking
+from adapters.email._smtp_transaction import Broken, Needs, Reply, Transaction, answer_all, lacking
 from adapters.email._transport import Delivery, Gate, GateClosed, Outgoing, TransportUnavailable
 
 _RESTED = 10.0
@@ -128,10 +128,11 @@ class SmtpSession:
 
     def _attempt(self, smtp: smtplib.SMTP, mail: Outgoing, gate: Gate, *, reused: bool) -> Delivery | None:
         """One transaction. ``None``: the kept connection was gone at the first command; nothing happened."""
-        why = lacking(smtp, mail)
+        needs = Needs.of(mail)
+        why = lacking(smtp, mail, needs)
         if why:
             return Delivery(answer_all(mail.recipients, "rejected", why))
-        talk = Transaction(smtp, mail, self._settings.final_timeout)
+        talk = Transaction(smtp, mail, needs, self._settings.final_timeout)
         try:
             try:
                 talk.mail()

@@ -63,9 +63,10 @@ class Broken(Exception):
 class Transaction:
     """MAIL to the final dot, on a connection that is ready for it. Its methods raise :class:`Broken`."""
 
-    def __init__(self, smtp: smtplib.SMTP, mail: Outgoing, final_timeout: float) -> None:
+    def __init__(self, smtp: smtplib.SMTP, mail: Outgoing, needs: Needs, final_timeout: float) -> None:
         self._smtp = smtp
         self._mail = mail
+        self._needs = needs
         self._final_timeout = final_timeout
         self._refusal: Reply | None = None
         self._accepted: list[str] = []
@@ -76,11 +77,11 @@ class Transaction:
         options = []
         if self._smtp.has_extn("size"):
             options.append(f"SIZE={len(self._mail.message)}")
-        if _needs_utf8(self._mail):
+        if self._needs.utf8:
             options.append("SMTPUTF8")
-        if not self._mail.message.isascii():
+        if self._needs.eight_bit:
             options.append("BODY=8BITMIME")
-        self._smtp.command_encoding = "utf-8" if _needs_utf8(self._mail) else "ascii"
+        self._smtp.command_encoding = "utf-8" if self._needs.utf8 else "ascii"
         reply = self._command(" ".join((f"MAIL FROM:<{self._mail.mail_from}>", *options)), (250,))
         self._refusal = reply if reply.refuses else None
 
@@ -161,19 +162,28 @@ def answer_all(addresses: Iterable[str], fate: Fate, text: str) -> dict[str, Ans
     return dict.fromkeys(addresses, Answer(fate, text))
 
 
-def _needs_utf8(mail: Outgoing) -> bool:
-    """Whether the envelope or a header holds an address that only SMTPUTF8 (RFC 6531) can carry."""
-    return (
-        not "".join((mail.mail_from, *mail.recipients)).isascii()
-        or not mail.message.partition(b"\r\n\r\n")[0].isascii()
-    )
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a message asks of the server beyond RFC 5321: looked at once, for every byte is."""
+
+    utf8: bool
+    eight_bit: bool
+
+    @classmethod
+    def of(cls, mail: Outgoing) -> Needs:
+        """``utf8``: the envelope or a header holds an address that only SMTPUTF8 (RFC 6531) can carry."""
+        eight_bit = not mail.message.isascii()
+        utf8 = not "".join((mail.mail_from, *mail.recipients)).isascii() or (
+            eight_bit and not mail.message.partition(b"\r\n\r\n")[0].isascii()
+        )
+        return cls(utf8, eight_bit)
 
 
-def lacking(smtp: smtplib.SMTP, mail: Outgoing) -> str:
+def lacking(smtp: smtplib.SMTP, mail: Outgoing, needs: Needs) -> str:
     """Why this server can never take the message, or nothing."""
-    if _needs_utf8(mail) and not smtp.has_extn("smtputf8"):
+    if needs.utf8 and not smtp.has_extn("smtputf8"):
         return "an address is not ASCII and the server does not offer SMTPUTF8 (RFC 6531)"
-    if not mail.message.isascii() and not smtp.has_extn("8bitmime"):
+    if needs.eight_bit and not smtp.has_extn("8bitmime"):
         return "the content is not 7-bit and the server does not offer 8BITMIME (RFC 6152)"
     limit = smtp.esmtp_features.get("size", "")
     if limit.isdecimal() and 0 < int(limit) < len(mail.message):

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from adapters.email import (
 from adapters.email._breaker import Circuit, Pace
 from adapters.email._claim import Claim
 from adapters.email._claims import claim_plan
-from adapters.email._commits import Commits
+from adapters.email._commits import Commits, End
 from adapters.email._hold import Database
 from adapters.email._outcome import Settlement
 from adapters.email._rescue import rescue_plan
@@ -210,6 +210,117 @@ def test_what_waits_for_a_commit_goes_together_with_the_next_one(pg: Engine) -> 
         thread.join(60)
     assert answers == dict.fromkeys((first, *others), "open")
     assert len(written) == 2
+    commits.close()
+
+
+def test_half_of_the_connections_at_work_commit_together(pg: Engine) -> None:
+    put(pg, "k0", "k1", "k2", "k3")
+    claim = Claim("relay", CounterLeases(pg).token(), 60)
+    numbers = [row.id for row in Database(pg).run(lambda dialect: claim_plan(claim, 4, 5, dialect)).rows]
+    commits = Commits(Database(pg), Through("smtp"), threading.Event())
+    together: list[int] = []
+    run = commits._line.run
+    first_waits, second_asks = threading.Event(), threading.Event()
+    waits = commits._changed.wait_for
+
+    def counting(make: Any) -> Any:
+        with pg.connect() as tx:
+            together.append(
+                tx.execute(text("select count(*) from fencing_outbox where state = 'claimed'")).scalar_one()
+            )
+        return run(make)
+
+    def at_leisure(predicate: Any, timeout: float | None = None) -> bool:
+        # The moment for which others are waited for is over when the test says so.
+        if timeout is None:
+            return waits(predicate)
+        first_waits.set()
+        return waits(predicate, 20) and second_asks.is_set()
+
+    commits._line.run = counting  # type: ignore[method-assign]
+    commits._changed.wait_for = at_leisure  # type: ignore[method-assign]
+    with commits.delivery(), commits.delivery(), commits.delivery():  # of three, two are enough
+        first = threading.Thread(target=lambda: commits.gate(claim, numbers[0], {}))
+        first.start()
+        assert first_waits.wait(20)
+        second_asks.set()
+        commits.gate(claim, numbers[1], {})
+        first.join(20)
+    assert together == [4]
+    with commits.delivery():  # one that is alone waits for nobody
+        first_waits.clear()
+        commits.gate(claim, numbers[2], {})
+    assert together == [4, 2]
+    assert not first_waits.is_set()
+    commits.close()
+
+
+def test_a_few_ends_wait_for_more_and_not_for_long(pg: Engine) -> None:
+    put(pg, *(f"k{number}" for number in range(12)))
+    claim = Claim("relay", CounterLeases(pg).token(), 60)
+    numbers = [row.id for row in Database(pg).run(lambda dialect: claim_plan(claim, 12, 5, dialect)).rows]
+    commits = Commits(Database(pg), Through("smtp"), threading.Event())
+    commits._ended.wait = lambda _=None: go_on.wait(20)  # type: ignore[method-assign, assignment]
+    go_on = threading.Event()
+
+    def end(number: int) -> None:
+        sent = Settlement("sent", 1, None, "250", {f"reader{numbers.index(number)}@example.org": ("sent", "250 OK")})
+        commits.end(End(claim, number, sent, True, lambda: 60.0, lambda _: None))
+
+    for number in numbers[:8]:
+        commits.gate(claim, number, {})
+    with ExitStack() as at_work:
+        for _ in range(3):
+            at_work.enter_context(commits.delivery())
+        end(numbers[0])
+        end(numbers[1])
+        commits.gate(claim, numbers[8], {})
+        assert states(pg) == {"claimed": 3, "dispatching": 9}
+        end(numbers[2])
+        commits.gate(claim, numbers[9], {})
+        assert states(pg) == {"claimed": 2, "dispatching": 7, "sent": 3}
+    end(numbers[3])
+    with commits.delivery():  # a connection that is alone leaves nothing behind it in doubt
+        commits.gate(claim, numbers[10], {})
+    assert states(pg) == {"claimed": 1, "dispatching": 7, "sent": 4}
+    end(numbers[4])
+    go_on.set()  # its time is over, and no hand-over came
+    eventually(lambda: states(pg) == {"claimed": 1, "dispatching": 6, "sent": 5}, "it is written by itself")
+    commits.close()
+
+
+def test_a_hand_over_whose_wait_is_broken_off_leaves_the_others_theirs(pg: Engine) -> None:
+    put(pg, "k0", "k1", "k2")
+    claim = Claim("relay", CounterLeases(pg).token(), 60)
+    numbers = [row.id for row in Database(pg).run(lambda dialect: claim_plan(claim, 3, 5, dialect)).rows]
+    commits = Commits(Database(pg), Through("smtp"), threading.Event())
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda number=number: gate(number)) for number in numbers[1:]]
+
+    def gate(number: int) -> None:
+        try:
+            answers.append(commits.gate(claim, number, {}))
+        except Exception as exc:  # noqa: BLE001 - which one it is is asked below
+            answers.append(exc)
+
+    def gather() -> None:
+        threads[0].start()
+        eventually(lambda: len(commits._gates) == 2, "one goes with it")
+
+    def interrupted(make: Any) -> Any:
+        commits._line.run = run  # type: ignore[method-assign]
+        commits._gather = usual  # type: ignore[method-assign]
+        threads[1].start()
+        eventually(lambda: len(commits._gates) == 1, "another one waits")
+        raise KeyboardInterrupt
+
+    run, commits._line.run = commits._line.run, interrupted  # type: ignore[method-assign]
+    usual, commits._gather = commits._gather, gather  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        commits.gate(claim, numbers[0], {})
+    for thread in threads:
+        thread.join(20)
+    assert sorted(map(str, answers)) == ["open", "the commit was broken off: KeyboardInterrupt()"]
     commits.close()
 
 

@@ -1,6 +1,7 @@
 """The mail server of a benchmark, in a process of its own: ``python -m scheduler.console.bench._sink PARENT_PID``.
 
-It says its port, and at each line of its standard input how many messages it has taken since the last one.
+It says its port, and at each line of its standard input how many messages it has taken since it was told to forget
+them, which the line ``forget`` does after its answer.
 """
 
 from __future__ import annotations
@@ -29,8 +30,15 @@ class SinkProcess:
 
     def taken(self) -> int:
         """How many messages it has taken since this was asked last."""
+        return self._ask("forget")
+
+    def taken_so_far(self) -> int:
+        """The same, and it goes on counting from there."""
+        return self._ask("")
+
+    def _ask(self, line: str) -> int:
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return int(self._line())
 
@@ -64,7 +72,8 @@ if __name__ == "__main__":
     die_with(int(sys.argv[1]))
     with SmtpSink() as sink:
         print(sink.port, flush=True)
-        for _ in sys.stdin:
+        for line in sys.stdin:
             count = len(sink.received)
-            del sink.received[:count]
+            if line.strip() == "forget":
+                del sink.received[:count]
             print(count, flush=True)
