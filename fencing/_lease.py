@@ -40,16 +40,17 @@ class Lease:
     here stops a paused process; only the downstream that compares tokens can.
     """
 
+    _ended: str | None = None
+    _gone = False
+    _why = ""
+    _lost: threading.Event | None = None
+
     def __init__(self, token: Token, name: str, holder: str, *, deadline: float) -> None:
         """``deadline`` is a :func:`lease_clock` time, measured from *before* the claim was sent."""
         self.token = token
         self.name = name
         self.holder = holder
         self._deadline = deadline
-        self._ended: str | None = None
-        self._gone = False
-        self._why = ""
-        self._lost: threading.Event | None = None
 
     def __repr__(self) -> str:
         state = self._ended or ("lost" if self.is_lost else f"{self.remaining():.1f} s left")
@@ -119,7 +120,7 @@ class Lease:
         """For issuers: set ``lost`` if the deadline has passed; return whether the lease is lost."""
         if self._deadline <= lease_clock():
             self.lose()
-        return self.is_lost
+        return self._gone or self.is_lost
 
     def lose(self, why: str = "") -> None:
         """For issuers: the lease is gone; set ``lost``. ``why``, where it is known, is shown by :meth:`ensure`."""
@@ -141,18 +142,26 @@ _held: ContextVar[tuple[Lease, ...]] = ContextVar("fencing_held_leases", default
 class holding:
     """For issuers: make ``lease`` the one that :func:`current_lease` finds inside the block."""
 
-    __slots__ = ("_lease",)
+    __slots__ = ("_before", "_lease", "_within")
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
+        self._before: tuple[Lease, ...] = ()
+        self._within: tuple[Lease, ...] = ()
 
     def __enter__(self) -> Lease:
-        _held.set((*_held.get(), self._lease))
+        self._before = _held.get()
+        self._within = (*self._before, self._lease)
+        _held.set(self._within)
         return self._lease
 
     def __exit__(self, *_: object) -> None:
-        # By identity, not back to what was before: two blocks need not end in the order in which they began.
-        _held.set(tuple(lease for lease in _held.get() if lease is not self._lease))
+        held = _held.get()
+        if held is self._within:
+            _held.set(self._before)
+        else:
+            # By identity, not back to what was before: two blocks need not end in the order in which they began.
+            _held.set(tuple(lease for lease in held if lease is not self._lease))
 
 
 def current_lease() -> Lease:

@@ -17,6 +17,7 @@ from fencing import Finding, Token
 from fencing.errors import FencingError
 from scheduler import _migrate
 from scheduler._act_face import ActFace
+from scheduler._claim import MAX_BATCH
 from scheduler._connect import Database, Link
 from scheduler._doctor import diagnose
 from scheduler._doctor_app import diagnose_app
@@ -183,7 +184,7 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
         was done.
 
         ``concurrency``: handlers at the same time, each on a thread. ``batch``: the most jobs one claim takes
-        (default 200). Draining stops claiming, gives back what has not started and lets running jobs finish, their
+        (default 500). Draining stops claiming, gives back what has not started and lets running jobs finish, their
         leases renewed; a second signal leaves them to expire.
 
         ``metrics_port``: serve this worker's counters and the queues' state to Prometheus on this port (0: any that is
@@ -363,7 +364,7 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
             dict(self._tasks),
             [check_name("queue", queue) for queue in queues],
             concurrency,
-            batch or 200,
+            batch or MAX_BATCH,
             self._services if listen else (),
             here.registrar if self._schedules else None,
             listen=listen,

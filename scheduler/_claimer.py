@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 
-from fencing import Lease, Token, history
+from fencing import Lease, history
 from fencing._lease import lease_clock
+from fencing._token import issued
 from scheduler._ahead import Ahead
 from scheduler._claim import room
 from scheduler._connect import Connection, Link
@@ -123,7 +124,10 @@ class Claimer:
                 issuer, jobs = self._claim_some(connection, wanted, not guarded, True)
         again = self._claim.again
         self._full = len(jobs) == wanted
-        self._hand_over([self._hold(issuer, began, sent, claimed) for claimed in jobs])
+        batch = [self._hold(issuer, sent, claimed) for claimed in jobs]
+        if history.recording():
+            self._record(batch, began)
+        self._hand_over(batch)
         resting = not jobs and not again
         wait = self._look() if resting or self._gate.due else self._poll
         self._ahead.looked(expected, bool(jobs))
@@ -158,14 +162,15 @@ class Claimer:
             wait = self._gate.look(connection)
         return self._poll if wait is None else min(wait, self._poll)
 
-    def _hold(self, issuer: str, began: int, sent: float, claimed: Claimed) -> Held:
+    def _hold(self, issuer: str, sent: float, claimed: Claimed) -> Held:
         task = self._tasks[claimed.task]
-        token = Token(claimed.token, issuer, claimed.lineage)
-        lease = Lease(token, f"job/{claimed.id}", self._owner, deadline=sent + task.lease)
-        if history.recording():
-            one = (lease.name,)
-            history.emit(history.Event("claim", "done", self._owner, "scheduler", one, str(token), began=began))
-        return Held(claimed, task, lease)
+        token = issued(claimed.token, issuer, claimed.lineage)
+        return Held(claimed, task, Lease(token, f"job/{claimed.id}", self._owner, deadline=sent + task.lease))
+
+    def _record(self, batch: list[Held], began: int) -> None:
+        for held in batch:
+            name, token = held.lease.name, str(held.lease.token)
+            history.emit(history.Event("claim", "done", self._owner, "scheduler", (name,), token, began=began))
 
     def _hand_over(self, batch: list[Held]) -> None:
         if not batch:

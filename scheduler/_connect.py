@@ -12,8 +12,10 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import set_json_loads
 
 from fencing.errors import ContentionError
+from scheduler._json import json_value
 from scheduler._loop import log
 from scheduler.errors import DatabaseError, DatabaseUnavailableError, NotMigratedError, ValueRefusedError
 
@@ -136,6 +138,7 @@ class Database:
                 self.conninfo, autocommit=True, prepare_threshold=None, application_name=f"fencing {role}"
             )
             try:
+                set_json_loads(json_value, connection)
                 if _pooled(connection):
                     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                     self._say_pooled()

@@ -142,7 +142,7 @@ class Hooks:
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody wants events of this kind: making them would be in vain otherwise."""
-        return any(issubclass(kind, wanted) for wanted, _ in self._hooks)
+        return bool(self._hooks) and any(issubclass(kind, wanted) for wanted, _ in self._hooks)
 
     def tell(self, event: Event, contained: type[BaseException] = Exception) -> None:
         """Call the hooks of this event, one after another, on the calling thread. What they raise stays here, but on an

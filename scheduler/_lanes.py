@@ -48,6 +48,14 @@ class Lanes:
             "lane_ids": [bound and bound[1] for bound in bounds],
         }
 
+    def single(self, *, bounded: bool) -> dict[str, Any] | None:
+        """The lane as the claim of one takes it, None where there are several."""
+        if len(self._lanes) != 1:
+            return None
+        ((queue, task, priority), bound) = next(iter(self._lanes.items()))
+        due, number = bound if bounded and bound else (None, None)
+        return {"queue": queue, "task": task, "priority": priority, "due": due, "id": number}
+
     def search(self) -> dict[str, Any]:
         """What the next look for priorities asks."""
         return {
@@ -83,8 +91,8 @@ class Lanes:
         ``swept_all``: a sweep that filled its batch. It may have left more behind the bounds, so they go back to where
         it ended.
         """
-        for job in jobs:
-            lane = (job.queue, job.task, job.priority)
+        # The last of each lane has come farthest.
+        for lane, job in {(job.queue, job.task, job.priority): job for job in jobs}.items():
             if lane not in self._lanes:
                 continue  # of a queue with a limit, or exclusive: these are not read by lanes
             reached, bound = (job.due_at, job.id), self._lanes[lane]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from fencing import Token
@@ -33,7 +34,9 @@ class Claim:
         self._statements = statements
         self._plain = statements.claim(guarded=False)
         self._guarded = statements.claim(guarded=True)
+        self._single = statements["claim_lane"]
         self._lanes = Lanes(queues, list(leases))
+        self._leases = leases
         self._fixed = {
             "owner": owner,
             "tasks": list(leases),
@@ -72,6 +75,9 @@ class Claim:
         """
         if sweep:
             self._look_ahead(connection)
+        lane = None if guarded else self._lanes.single(bounded=not sweep)
+        if lane is not None:
+            return self._of_one_lane(connection, {**lane, "batch": batch, "back": back}, sweep)
         parameters = {**self._fixed, "batch": batch, "peek": batch * self._wider, "back": back}
         parameters |= self._lanes.parameters(bounded=not sweep)
         text = self._plain
@@ -94,6 +100,29 @@ class Claim:
             ensure_current(connection, self._statements)
         raise _restless()
 
+    def _of_one_lane(
+        self, connection: Connection, parameters: dict[str, Any], sweep: bool
+    ) -> tuple[str, list[Claimed]]:
+        parameters |= {"owner": self._fixed["owner"], "lease": float(self._leases[parameters["task"]])}
+        self.again = False
+        for _ in range(3):
+            rows = connection.execute(self._single, parameters, binary=True).fetchall()
+            if rows:
+                jobs = [Claimed._make(row[1:]) for row in rows]
+                jobs.sort(key=_BY_TOKEN)
+                self._lanes.claimed(jobs, swept_all=sweep and len(jobs) == parameters["batch"])
+                return rows[0][0], jobs
+            state = connection.execute(self._statements["issuer_now"]).fetchone()
+            if state is None:
+                raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
+            if state[0]:
+                return state[1], []
+            ensure_current(connection, self._statements)
+        raise _restless()
+
+
+_BY_TOKEN = attrgetter("token")
+
 
 def _restless() -> IssuerError:
     return IssuerError(
@@ -109,7 +138,7 @@ def settle(
     May be asked again after a lost reply.
     """
     # In one order for whoever takes several rows (renew does the same), so that no two wait for each other.
-    settlements = sorted(settlements, key=lambda one: one.id)
+    settlements = sorted(settlements, key=_BY_ID)
     completed = [one for one in settlements if one.state == "completed"]
     others = [one for one in settlements if one.state != "completed"]
     found: set[int] = set()
@@ -126,6 +155,9 @@ def settle(
         before = {row[0] for row in connection.execute(statements["settled_before"], _who(owner, missing))}
         answers.update({one.token: Settled.BEFORE if one.token in before else Settled.LOST for one in missing})
     return answers
+
+
+_BY_ID = attrgetter("id", "token")
 
 
 def _who(owner: str, settlements: Sequence[Settlement]) -> dict[str, Any]:

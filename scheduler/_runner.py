@@ -87,13 +87,17 @@ class Runner:
             return
         held.started = time.monotonic()
         job = Job(claimed, lease)
-        with attempting(held) as span:
-            settlement = self._settled(held, job, span)
-            span.ended(settlement)
+        span = attempting(held)
+        if span is None:
+            settlement = self._settled(held, job, None)
+        else:
+            with span:
+                settlement = self._settled(held, job, span)
+                span.ended(settlement)
         lease.end("settled")
         self._end(held, settlement)
 
-    def _settled(self, held: Held, job: Job, span: Attempting) -> Settlement:
+    def _settled(self, held: Held, job: Job, span: Attempting | None) -> Settlement:
         """Run the attempt and say how it ends, whatever is raised."""
         lease = held.lease
         try:
@@ -104,10 +108,12 @@ class Runner:
             return self._attempt(held, job)
         except StaleTokenError as exc:
             held.refused = True
-            span.failed(exc)
+            if span is not None:
+                span.failed(exc)
             return self._stale(held, exc)
         except BaseException as exc:  # noqa: BLE001 - whatever a handler raises is the end of this attempt only
-            span.failed(exc)
+            if span is not None:
+                span.failed(exc)
             return self._failed(held, exc)
 
     def _end(self, held: Held, settlement: Settlement) -> None:
@@ -125,7 +131,7 @@ class Runner:
         else:
             with holding(job.lease):
                 returned = task.handler(job)
-                if inspect.iscoroutine(returned):
+                if returned is not None and inspect.iscoroutine(returned):
                     returned = self._async.run(_with_lease(job, returned))
         if returned is None:
             return Settlement(claimed.id, claimed.token, "completed", "completed")

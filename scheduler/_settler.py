@@ -13,6 +13,7 @@ from scheduler._hooks import LoseEvent, SettleEvent
 from scheduler._loop import log
 from scheduler._postgres import settle
 from scheduler._sql import Statements
+from scheduler._states import Outcome
 from scheduler._store import Settled, Settlement
 from scheduler.errors import ValueRefusedError
 
@@ -72,18 +73,20 @@ class Settler:
             answers = settle(connection, self._statements, self._owner, batch)
         self._batch = self._batch[count:]
         self._work.settled += 1
-        counts, ends = self._work.counts, []
+        counts, ends, quickly = self._work.counts, [], dict[Outcome, int]()
         quick = not history.recording() and not self._work.teller.wants(SettleEvent)
         for settlement in batch:
             held = self._work.held.pop(settlement.token, None)
             answer = answers[settlement.token]
             if quick and answer is not Settled.LOST:
-                setattr(counts, settlement.outcome, getattr(counts, settlement.outcome) + 1)
+                quickly[settlement.outcome] = quickly.get(settlement.outcome, 0) + 1
             else:
                 self._record(settlement, answer, held, began)
             if held is not None:
                 outcome = None if answer is Settled.LOST else settlement.outcome
                 ends.append((held.claimed.queue, held.claimed.task, outcome, held.ran, held.refused))
+        for ended, times in quickly.items():
+            setattr(counts, ended, getattr(counts, ended) + times)
         self._work.tallies.ended(ends)
         self._work.measure(len(batch))
         self._on_settled()

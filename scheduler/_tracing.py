@@ -83,42 +83,35 @@ class Enqueuing:
 
 
 class Attempting:
-    """The span of an attempt, current inside the ``with`` block; without a span it does nothing and costs nothing."""
+    """The span of an attempt, current inside the ``with`` block."""
 
-    def __init__(self, entered: AbstractContextManager[Any] | None = None) -> None:
+    def __init__(self, entered: AbstractContextManager[Any]) -> None:
         self._entered = entered
         self._span: Any = None
 
     def __enter__(self) -> Self:
-        if self._entered is not None:
-            self._span = self._entered.__enter__()
+        self._span = self._entered.__enter__()
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        if self._entered is not None:
-            self._entered.__exit__(*raised)
+        self._entered.__exit__(*raised)
 
     def failed(self, error: BaseException) -> None:
         """The handler, or raising the fences, ended in this."""
-        if self._span is not None:
-            _fail(self._span, error)
+        _fail(self._span, error)
 
     def ended(self, settlement: Settlement) -> None:
         """How the attempt is to be settled."""
-        if self._span is not None:
-            self._span.set_attribute("fencing.outcome", settlement.outcome)
-            if settlement.outcome in ("retried", "dead"):
-                self._span.set_status(trace.StatusCode.ERROR)
+        self._span.set_attribute("fencing.outcome", settlement.outcome)
+        if settlement.outcome in ("retried", "dead"):
+            self._span.set_status(trace.StatusCode.ERROR)
 
 
-_NOBODY = Attempting()
-
-
-def attempting(held: Held) -> Attempting:
-    """Return the span of an attempt, or what stands for it where nobody traces."""
+def attempting(held: Held) -> Attempting | None:
+    """Return the span of an attempt, None where nobody traces."""
     tracer = _tracer()
     if tracer is None:
-        return _NOBODY
+        return None
     claimed = held.claimed
     attributes = {
         **_attributes("process", "process", claimed.task, claimed.queue),

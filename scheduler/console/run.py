@@ -43,7 +43,7 @@ def migrate(dsn: str | None, schema: str, issuer: str | None, print_grants: bool
     "--queue", "queues", multiple=True, default=["default"], show_default=True, help="May be given more than once."
 )
 @click.option("--concurrency", default=8, show_default=True, help="Handlers at the same time, each on a thread.")
-@click.option("--batch", type=int, help="The most jobs that one claim takes (default: 200).")
+@click.option("--batch", type=int, help="The most jobs that one claim takes (default: 500).")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address that this is served on.")
 @click.option("--log-level", default="INFO", show_default=True)

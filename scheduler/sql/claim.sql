@@ -1,12 +1,14 @@
 -- claim: lease up to %(batch)s due jobs, in order of priority, due time and id, each with a new token. Two forms (see Statements.claim): the
--- plain one passes over exclusive jobs and queues with a limit, at no cost; the guarded one takes them too (see claim_guarded.sql).
+-- plain one passes over exclusive jobs and queues with a limit, at no cost; the guarded one takes them too (see claim_guarded.sql). Where a worker
+-- has a single lane, claim_lane.sql stands for the plain one.
 -- Rows: always at least one, with the issuer's name, whether its identity is the live one, and what the guarded form has to say. A row whose
 --   id is null means: nothing due (or everything due is being claimed by others). No row at all: the issuer was never installed.
 -- Locks: the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range per queue, task and priority (see claim_arm.sql); then job_pkey.
 -- An array, not a join, drives the update: it is an index condition on the primary key whatever the statistics say. A join turned around
 -- where they said that the table is empty.
--- Tokens are drawn after the rows are locked and in run order, so that within a batch they rise as the jobs will run.
+-- Tokens are drawn after the rows are locked and in run order, so that within a batch they rise as the jobs will run. They come to their rows by
+-- a binary search in the sorted ids: a look through the array for each row grew with the square of the batch.
 with instant as materialized (select {schema}.clock() as now),
 live as materialized (
     select name, lineage, identity = {schema}.identity() as ok from {schema}.issuer
@@ -42,20 +44,24 @@ quota as materialized (
 picked as materialized (
     select array_agg(id) as ids, array_agg(token) as tokens
     from (
-        select id, nextval({token_literal}) as token
+        select id, token
         from (
-            select id from ({arms}) candidate
-            order by priority desc, due_at, id
-            limit %(batch)s
-        ) ordered
-    ) numbered
+            select id, nextval({token_literal}) as token
+            from (
+                select id from ({arms}) candidate
+                order by priority desc, due_at, id
+                limit %(batch)s
+            ) ordered
+        ) numbered
+        order by id
+    ) sorted
 ),
 claimed as (
     update {schema}.job j
     set status = 'leased',
         attempt = j.attempt + 1,
         owner = %(owner)s,
-        token = (select tokens from picked)[array_position((select ids from picked), j.id)],
+        token = (select tokens from picked)[width_bucket(j.id, (select ids from picked))],
         lineage = (select lineage from live),
         claimed_at = (select now from instant),
         lease_until = (select now from instant)

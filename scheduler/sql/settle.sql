@@ -1,4 +1,5 @@
--- settle: end attempts otherwise than by completion: retry after a delay, yield, return unstarted, or bury. ends: by token, how.
+-- settle: end attempts otherwise than by completion: retry after a delay, yield, return unstarted, or bury. ends: by token, how. ids as in
+-- complete.sql.
 -- Rows: (token) of each job that was settled; a job that is missing was settled before or is lost (ask settled_before.sql).
 -- Locks: the jobs' rows, in index order. Index: job_leased or job_pkey; writes job_ready, attempt_pkey.
 -- A yield and a return give the attempt back; the attempt row keeps the number that it had.
@@ -12,7 +13,7 @@ settled as (
         from jsonb_to_record(%(ends)s::jsonb -> j.token::text)
             e(state text, uncounted int, yielded int, delay float8, error text, reason text)
     )
-    where j.id = any(%(ids)s::bigint[]) and j.token = any(%(tokens)s::bigint[]) and j.owner = %(owner)s and j.status = 'leased'
+    where j.id = any(%(ids)s::bigint[]) and j.token = (%(tokens)s::bigint[])[width_bucket(j.id, %(ids)s::bigint[])] and j.owner = %(owner)s and j.status = 'leased'
     returning j.id, j.token, j.lineage, j.attempt, j.owner, j.claimed_at
 )
 insert into {schema}.attempt (job_id, token, lineage, attempt, owner, claimed_at, ended_at, outcome, error)

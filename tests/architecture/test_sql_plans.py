@@ -229,6 +229,33 @@ def test_a_claim_reads_no_more_rows_than_it_takes_however_many_it_cannot_run(
     assert read <= 5 * BATCH, "in the ranges of three priorities to count, in the ranges to lock, in the key's index"
 
 
+@pytest.mark.parametrize("task", ["work", "rare"])
+def test_the_claim_of_one_lane_reads_one_range_in_order_and_no_more_rows_than_it_takes(
+    full: Tables, statistics: str, task: str
+) -> None:
+    hand = Hand(full.dsn, {task: 30.0})
+    full.rows("update {s}.job set priority = 0 where task = %(task)s and status = 'ready'", task=task)
+    jobs = hand.claim(BATCH, guarded=False, sweep=False)
+    assert len(jobs) == (BATCH if task == "work" else 0)
+    connection = hand.on("claim")
+    (plan,) = [plan for statement, plan in plans_of(connection).items() if "update" in statement]
+    on_indexes(plan, {"job_ready": "queue task priority due_at", "job_pkey": "id"})
+    ranges = [node for node in scans(plan) if ">= ROW(" in node.get("Index Cond", "")]
+    assert len(ranges) == 1, "it begins at the lane's bound"
+    (arm,) = [node for node in nodes(plan) if node["Node Type"] == "LockRows"]
+    assert "Sort" not in [node["Node Type"] for node in nodes(arm)], "it would read and lock the whole range first"
+    values = {"owner": "x", "queue": "default", "task": task, "priority": 0, "due": None, "id": None, "lease": 1.0}
+    with connection.transaction(force_rollback=True):
+        text = f"explain (analyze, format json, verbose) {hand.statements['claim_lane']}".encode()
+        (row,) = connection.execute(text, {**values, "back": 0.0, "batch": BATCH}).fetchall()
+    hand.close()
+    read = sum(
+        node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        for node in scans(row[0][0]["Plan"])
+    )
+    assert read <= 2 * BATCH, "in the range, in the key's index"
+
+
 def test_settling_looks_up_each_job_by_its_key(full: Tables, statistics: str, hand: Hand) -> None:
     jobs = hand.claim(BATCH)
     hand.settle(

@@ -136,9 +136,8 @@ def test_a_claim_reads_no_entry_of_what_was_claimed_before_while_an_old_snapshot
         for _ in range(8):
             lanes.claimed(hand.claim(100, sweep=False), swept_all=False)
             for bounded in (True, False):
-                values = {"owner": "x", "tasks": ["work"], "leases": [1.0], "batch": 1, "peek": 1, "back": 0.0}
-                values |= lanes.parameters(bounded=bounded)
-                text = f"explain (analyze, buffers, format json) {statements.claim(guarded=False)}".encode()
+                values = {"owner": "x", "lease": 1.0, "batch": 1, "back": 0.0, **lanes.single(bounded=bounded)}
+                text = f"explain (analyze, buffers, format json) {statements['claim_lane']}".encode()
                 with hand.on("rescue").transaction(force_rollback=True):
                     plan = hand.on("rescue").execute(text, values, prepare=False).fetchall()[0][0][0]["Plan"]
                 pages[bounded].append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
@@ -172,7 +171,9 @@ def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_
         due = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
         return Claimed(number, 1, "l", task, "q", None, priority, due, 1, 1, 0, None, None, None, 0.0)
 
-    lanes.claimed([claimed("a", 0, 5, 7), claimed("a", 0, 3, 9), claimed("b", 1, 1, 1)], swept_all=False)
+    assert lanes.single(bounded=True) is None, "there are several"
+    lanes.claimed([claimed("a", 0, 4, 9), claimed("a", 0, 5, 7), claimed("b", 1, 1, 1)], swept_all=False)
+    lanes.claimed([claimed("a", 0, 3, 9)], swept_all=False)
     bounds = lanes.parameters(bounded=True)
     assert list(zip(bounds["lane_tasks"], bounds["lane_priorities"], bounds["lane_ids"], strict=True)) == [
         ("a", 0, 7),

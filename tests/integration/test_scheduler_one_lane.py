@@ -1,0 +1,124 @@
+"""The claim of a worker with one queue, one task and one priority: the same as the general one."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from support.jobs import Hand, Tables, completed, installed_beside
+
+from scheduler import Scheduler
+from scheduler.console.embedded import Postgres
+from scheduler.errors import NotMigratedError
+
+DUE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> Iterator[str]:
+    yield postgres.create_database("scheduler_one_lane")
+    postgres.drop_database("scheduler_one_lane")
+
+
+@pytest.fixture
+def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
+    with installed_beside(database) as (app, tables):
+        app.task("work", lease=30.0)(print)
+        yield app, tables
+
+
+@pytest.fixture
+def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
+    return ground[0]
+
+
+@pytest.fixture
+def tables(ground: tuple[Scheduler, Tables]) -> Tables:
+    return ground[1]
+
+
+@pytest.fixture
+def make(tables: Tables) -> Iterator[Callable[..., Hand]]:
+    hands: list[Hand] = []
+
+    def hand(**options: Any) -> Hand:
+        hands.append(Hand(tables.dsn, {"work": 30.0}, schema=tables.schema, **options))
+        return hands[-1]
+
+    yield hand
+    for one in hands:
+        one.close()
+
+
+def plain(hand: Hand, most: int = 100) -> list[Any]:
+    return hand.claim(most, guarded=False, sweep=False)
+
+
+def test_tokens_rise_in_run_order_whatever_the_order_of_the_ids(app: Scheduler, make: Callable[..., Hand]) -> None:
+    # Neither rising nor falling: each row has to find its own token.
+    minutes = [(number * 7) % 31 for number in range(31)]
+    for minute in minutes:
+        app.enqueue("work", minute, due_at=DUE + timedelta(minutes=minute))
+    hand = make()
+    jobs = [*plain(hand, 12), *plain(hand)]
+    assert [job.args for job in jobs] == sorted(minutes)
+    tokens = [job.token for job in jobs]
+    assert tokens == sorted(set(tokens))
+
+
+def test_it_tells_and_writes_the_same_as_the_general_claim(
+    app: Scheduler, tables: Tables, make: Callable[..., Hand]
+) -> None:
+    args = {"text": 'Grüße ☃ \\ "', "list": [1, -2.5, None, True, {"deep": []}], "big": 2**70}
+    ids = [app.enqueue("work", args, due_at=DUE, key=key).id for key in ("a", "b")]
+    hand = make()
+    ((first,), (second,)) = (plain(hand, 1), hand.claim(1))
+    assert [first.id, second.id] == ids
+    assert first.args == args
+    like = {"id": second.id, "token": second.token, "key": second.key, "lag": second.lag}
+    assert first._replace(**like) == second
+    assert first.lag == pytest.approx(second.lag, abs=60)
+    for job in (first, second):
+        row = tables.job(job.id)
+        assert (row["status"], row["owner"], row["token"], row["lineage"]) == ("leased", "hand", job.token, job.lineage)
+        assert (row["attempt"], (row["lease_until"] - row["claimed_at"]).total_seconds()) == (1, 30.0)
+        hand.settle(completed(job))
+    assert [tables.outcomes(number) for number in ids] == [["completed"], ["completed"]]
+
+
+def test_a_queue_with_a_limit_gives_it_nothing(app: Scheduler, make: Callable[..., Hand]) -> None:
+    app.enqueue("work", 1)
+    app.queue("default", limit=1)
+    app.sync_queues()
+    assert plain(make()) == []
+
+
+def test_what_another_claim_holds_is_skipped_not_waited_for(app: Scheduler, make: Callable[..., Hand]) -> None:
+    app.enqueue_many("work", range(6))
+    hand, beside = make(), make(owner="beside")
+    with hand.on("claim").transaction():
+        mine = plain(hand, 4)
+        yours = plain(beside)
+    assert [job.args for job in mine + yours] == list(range(6))
+
+
+def test_another_identity_of_the_server_begins_a_new_lineage_also_where_nothing_is_due(
+    app: Scheduler, tables: Tables, make: Callable[..., Hand]
+) -> None:
+    hand = make()
+    tables.rows("update {s}.issuer set identity = 'another'")
+    lineage = tables.one("select lineage from {s}.issuer")
+    assert plain(hand) == []
+    assert tables.one("select lineage from {s}.issuer") != lineage
+    tables.rows("update {s}.issuer set identity = 'another', lineage = 'old'")
+    app.enqueue("work")
+    (job,) = plain(hand)
+    assert job.lineage == tables.one("select lineage from {s}.issuer") != "old"
+
+
+def test_an_issuer_that_was_removed_issues_nothing(app: Scheduler, tables: Tables, make: Callable[..., Hand]) -> None:
+    app.enqueue("work")
+    tables.rows("delete from {s}.issuer")
+    with pytest.raises(NotMigratedError, match="issuer was never installed"):
+        plain(make())
+    assert tables.states() == {"ready": 1}
