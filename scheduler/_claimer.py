@@ -21,6 +21,9 @@ from scheduler._tasks import Task
 CONTENDED = 0.01
 """Seconds, at most, until a claim that met others at an exclusive value or a limited queue looks again."""
 
+NO_TURN = 0.16
+"""The same where others claim all the time; the first waits are shorter."""
+
 GUARDED = 0.25
 """Seconds between two looks for exclusive jobs and queues with a limit while there are none."""
 
@@ -137,7 +140,7 @@ class Claimer:
         if self._full:
             return 0
         if again:
-            return min(ready, random.uniform(0, CONTENDED))
+            return min(ready, random.uniform(0, min(CONTENDED * 2**self._claim.refused, NO_TURN)))
         return ready if sweep else min(ready, max(GUARDED, self._sweep_pause))
 
     def sweep_soon(self) -> None:

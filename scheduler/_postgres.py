@@ -23,6 +23,10 @@ RESCUE_BATCH = 100
 """How many expired leases one sweep takes back at most."""
 
 
+REFUSALS = 20
+"""After so many claims without a turn the next one does without: a lock that is not ours stops no worker."""
+
+
 class Claim:
     """The claim of one worker, for its queues and tasks."""
 
@@ -50,6 +54,8 @@ class Claim:
         """Whether there were exclusive jobs or queues with a limit when that was last looked at."""
         self.next_at = float("inf")
         """When the next job that was not due at the last sweep will be, by :func:`lease_clock`."""
+        self.refused = 0
+        """How many claims in a row took nothing because others had all the turns."""
         self.again = False
         """Whether the last claim could not see everything that it may take: another one at once may find more."""
 
@@ -78,7 +84,7 @@ class Claim:
         lane = None if guarded else self._lanes.single(bounded=not sweep)
         if lane is not None:
             return self._of_one_lane(connection, {**lane, "batch": batch, "back": back}, sweep)
-        parameters = {**self._fixed, "batch": batch, "peek": batch * self._wider, "back": back}
+        parameters = {**self._fixed, "batch": batch, "peek": batch * self._wider, "back": back, "anyway": self._anyway}
         parameters |= self._lanes.parameters(bounded=not sweep)
         text = self._plain
         if guarded:
@@ -88,22 +94,35 @@ class Claim:
             rows = connection.execute(text, parameters).fetchall()
             if not rows:
                 raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
-            current, issuer, met_others, contended, waiting, last = rows[0][:6]
+            current, issuer, free, met_others, contended, waiting, last = rows[0][:7]
             if current:
+                self._turn(free)
                 self._wider = min(self._wider * 2, 16) if met_others else 1
-                self.again = met_others or contended or last is not None
-                if guarded:
+                self.again = met_others or contended or last is not None or not free
+                if guarded and free:
                     self.waiting, self._after = waiting, last or ""
-                jobs = [Claimed._make(row[6:]) for row in rows if row[6] is not None]
+                jobs = [Claimed._make(row[7:]) for row in rows if row[7] is not None]
                 self._lanes.claimed(jobs, swept_all=sweep and len(jobs) == batch)
                 return issuer, jobs
             ensure_current(connection, self._statements)
         raise _restless()
 
+    @property
+    def _anyway(self) -> bool:
+        """Whether to claim without a turn: none was free for so long that something else must hold them."""
+        return self.refused >= REFUSALS
+
+    def _turn(self, free: bool) -> None:
+        self.refused = 0 if free else self.refused + 1
+
     def _of_one_lane(
         self, connection: Connection, parameters: dict[str, Any], sweep: bool
     ) -> tuple[str, list[Claimed]]:
-        parameters |= {"owner": self._fixed["owner"], "lease": float(self._leases[parameters["task"]])}
+        parameters |= {
+            "owner": self._fixed["owner"],
+            "lease": float(self._leases[parameters["task"]]),
+            "anyway": self._anyway,
+        }
         self.again = False
         for _ in range(3):
             rows = connection.execute(self._single, parameters, binary=True).fetchall()
@@ -111,11 +130,14 @@ class Claim:
                 jobs = [Claimed._make(row[1:]) for row in rows]
                 jobs.sort(key=_BY_TOKEN)
                 self._lanes.claimed(jobs, swept_all=sweep and len(jobs) == parameters["batch"])
+                self._turn(True)
                 return rows[0][0], jobs
             state = connection.execute(self._statements["issuer_now"]).fetchone()
             if state is None:
                 raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
             if state[0]:
+                self._turn(state[2])
+                self.again = not state[2]
                 return state[1], []
             ensure_current(connection, self._statements)
         raise _restless()

@@ -14,6 +14,10 @@ from scheduler._connect import Connection
 from scheduler._overlap import Overlap
 from scheduler._states import OUTCOMES, OWN_OUTCOMES, STATES
 
+TURNS = 4
+"""How many claims look at the jobs at a time. More of them meet: each passes over what the others are taking, and locks
+what others took since its snapshot, so that these wait for it with their settlements."""
+
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
@@ -37,6 +41,7 @@ class Statements:
             "schema_literal": _literal(schema),
             "token_literal": _literal(f'"{schema}".token'),
             "clock_literal": _literal(f'"{schema}".clock()'),
+            "turn": _turn(schema),
             "job_literal": _literal(f'"{schema}".job'),
             "release_literal": _literal(f'"{schema}".release'),
             "channel_literal": _literal(self.channel),
@@ -99,6 +104,12 @@ def read(*path: str) -> str:
     """Return the text of a file of this package, without the comments that are for its reader."""
     text = files("scheduler").joinpath(*path).read_text("utf-8")
     return "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+
+
+def _turn(schema: str) -> str:
+    """Whether this transaction has one of the few turns to claim: it takes the first that is free."""
+    taken = (f"pg_try_advisory_xact_lock(hashtext({_literal(f'{schema} claim')}), {number})" for number in range(TURNS))
+    return f"({' or '.join(taken)})"
 
 
 def _literal(text: str) -> str:

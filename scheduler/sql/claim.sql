@@ -3,7 +3,7 @@
 -- has a single lane, claim_lane.sql stands for the plain one.
 -- Rows: always at least one, with the issuer's name, whether its identity is the live one, and what the guarded form has to say. A row whose
 --   id is null means: nothing due (or everything due is being claimed by others). No row at all: the issuer was never installed.
--- Locks: the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
+-- Locks: a turn, one of a few advisory locks, unless %(anyway)s: without one it takes nothing and says so (free). The picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range per queue, task and priority (see claim_arm.sql); then job_pkey.
 -- An array, not a join, drives the update: it is an index condition on the primary key whatever the statistics say. A join turned around
 -- where they said that the table is empty.
@@ -11,7 +11,7 @@
 -- a binary search in the sorted ids: a look through the array for each row grew with the square of the batch.
 with instant as materialized (select {schema}.clock() as now),
 live as materialized (
-    select name, lineage, identity = {schema}.identity() as ok from {schema}.issuer
+    select name, lineage, identity = {schema}.identity() as ok, %(anyway)s or {turn} as free from {schema}.issuer
 ),
 lane as materialized (
     -- The bounds go back so far (%(back)s seconds) where a job may have been committed after others that were enqueued later.
@@ -21,7 +21,7 @@ lane as materialized (
     from unnest(
         %(lane_queues)s::text[], %(lane_tasks)s::text[], %(lane_priorities)s::int[], %(lane_dues)s::timestamptz[], %(lane_ids)s::bigint[]
     ) with ordinality l(queue, task, priority, due_at, id, number)
-    where (select ok from live) and l.queue <> all(array(select name from {schema}.queue where max_running is not null))
+    where (select ok and free from live) and l.queue <> all(array(select name from {schema}.queue where max_running is not null))
 ),
 quota as materialized (
     select number, count(*) as most
@@ -70,7 +70,7 @@ claimed as (
     returning j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
         j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag, j.trace
 )
-select l.ok, l.name as issuer, coalesce((select sum(most) from quota) > cardinality((select ids from picked)), false) as met_others,
+select l.ok, l.name as issuer, l.free, coalesce((select sum(most) from quota) > cardinality((select ids from picked)), false) as met_others,
     {guarded_says}, c.*
 from live l left join claimed c on true
 order by c.token

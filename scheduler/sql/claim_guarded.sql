@@ -9,7 +9,7 @@
 -- Rows: guarded (id, priority, due_at): locked, to be claimed. Locks: rows of slot, then of job; all skipped if others hold them.
 -- Index: job_exclusive, job_exclusive_live, job_ready, job_leased; slot_pkey, job_pkey.
 pair as materialized (
-    select queue, task from unnest(%(queues)s::text[]) q(queue), unnest(%(tasks)s::text[]) t(task) where (select ok from live)
+    select queue, task from unnest(%(queues)s::text[]) q(queue), unnest(%(tasks)s::text[]) t(task) where (select ok and free from live)
 ),
 walked as materialized (
     with recursive step as (

@@ -1,12 +1,12 @@
 -- claim_lane: the claim of claim.sql for a worker with one lane (queue, task and priority) that looks for nothing exclusive and for no queue with a
 -- limit. All that is said there of order, tokens and locks holds here.
--- Rows: the claimed jobs, in no order, each with the issuer's name. None: nothing is due, or others are claiming it, or the issuer's identity is not
---   the live one or it was never installed (ask issuer_now.sql).
--- Locks: the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
+-- Rows: the claimed jobs, in no order, each with the issuer's name. None: nothing is due, or others are claiming it, or so many that it was not this
+--   one's turn, or the issuer's identity is not the live one or it was never installed (ask issuer_now.sql).
+-- Locks: a turn (see claim.sql); the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range; then job_pkey.
 -- Tokens come to their rows by a binary search in the sorted ids: a look through the array for each row grew with the square of the batch.
 with live as materialized (
-    select name, lineage, {schema}.clock() as now from {schema}.issuer where identity = {schema}.identity()
+    select name, lineage, {schema}.clock() as now from {schema}.issuer where (%(anyway)s or {turn}) and identity = {schema}.identity()
 ),
 lane as materialized (
     select

@@ -214,7 +214,7 @@ def test_a_claim_reads_no_more_rows_than_it_takes_however_many_it_cannot_run(
     hand = Hand(full.dsn, tasks)
     text = hand.statements.claim(guarded=guarded)
     values = {"owner": "x", "queues": ["default"], "tasks": list(tasks), "leases": list(tasks.values()), "batch": BATCH}
-    values |= {"after": "", "values": 200, "back": 0.0, "peek": BATCH}
+    values |= {"after": "", "values": 200, "back": 0.0, "peek": BATCH, "anyway": False}
     lanes = Lanes(["default"], list(tasks))
     lanes.found(("default", task, priority) for task in tasks for priority in (2, 1, 0))
     values |= lanes.parameters(bounded=True)
@@ -247,7 +247,7 @@ def test_the_claim_of_one_lane_reads_one_range_in_order_and_no_more_rows_than_it
     values = {"owner": "x", "queue": "default", "task": task, "priority": 0, "due": None, "id": None, "lease": 1.0}
     with connection.transaction(force_rollback=True):
         text = f"explain (analyze, format json, verbose) {hand.statements['claim_lane']}".encode()
-        (row,) = connection.execute(text, {**values, "back": 0.0, "batch": BATCH}).fetchall()
+        (row,) = connection.execute(text, {**values, "back": 0.0, "batch": BATCH, "anyway": False}).fetchall()
     hand.close()
     read = sum(
         node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))

@@ -136,7 +136,14 @@ def test_a_claim_reads_no_entry_of_what_was_claimed_before_while_an_old_snapshot
         for _ in range(8):
             lanes.claimed(hand.claim(100, sweep=False), swept_all=False)
             for bounded in (True, False):
-                values = {"owner": "x", "lease": 1.0, "batch": 1, "back": 0.0, **lanes.single(bounded=bounded)}
+                values = {
+                    "owner": "x",
+                    "lease": 1.0,
+                    "batch": 1,
+                    "back": 0.0,
+                    "anyway": False,
+                    **lanes.single(bounded=bounded),
+                }
                 text = f"explain (analyze, buffers, format json) {statements['claim_lane']}".encode()
                 with hand.on("rescue").transaction(force_rollback=True):
                     plan = hand.on("rescue").execute(text, values, prepare=False).fetchall()[0][0][0]["Plan"]

@@ -1,6 +1,7 @@
 """The claim of a worker with one queue, one task and one priority: the same as the general one."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from support.jobs import Hand, Tables, completed, installed_beside
 
 from scheduler import Scheduler
+from scheduler._postgres import REFUSALS
+from scheduler._sql import TURNS
 from scheduler.console.embedded import Postgres
 from scheduler.errors import NotMigratedError
 
@@ -122,3 +125,25 @@ def test_an_issuer_that_was_removed_issues_nothing(app: Scheduler, tables: Table
     with pytest.raises(NotMigratedError, match="issuer was never installed"):
         plain(make())
     assert tables.states() == {"ready": 1}
+
+
+# -- the turns
+
+
+@pytest.mark.parametrize("general", [False, True], ids=["one lane", "general"])
+def test_where_others_have_all_the_turns_a_claim_takes_nothing_looks_again_and_does_without_in_the_end(
+    app: Scheduler, tables: Tables, make: Callable[..., Hand], general: bool
+) -> None:
+    app.enqueue_many("work", range(6))
+    hand, beside = make(), [make(owner=f"beside {number}") for number in range(TURNS)]
+    with ExitStack() as claiming:
+        for one in beside:
+            claiming.enter_context(one.on("claim").transaction())
+            assert len(plain(one, 1)) == 1
+        for _ in range(REFUSALS):
+            assert hand.claim(1, guarded=general, sweep=general) == []
+            assert hand.looks_again
+        assert len(hand.claim(1, guarded=general, sweep=general)) == 1, "something else must hold them"
+    assert len(hand.claim(guarded=general, sweep=general)) == 1
+    assert not hand.looks_again
+    assert tables.states() == {"leased": 6}

@@ -66,7 +66,7 @@ BENCHES = [
     ),
     Bench(
         "many_workers",
-        f"{_many.MANY} workers together, idle and then all claiming at once, against {_many.FEW}",
+        f"{_many.MANY} worker processes, connected and idle and then all claiming at once, against {_many.FEW}",
         "jobs/s",
         "higher",
         1.0,
