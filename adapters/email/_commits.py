@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from adapters._tx import Plan
+from adapters._tx import Plan, Statement
 from adapters.email._claim import Claim
 from adapters.email._hold import Database
 from adapters.email._outcome import Settlement
@@ -33,8 +34,15 @@ _GATHER = 0.002
 """Seconds for which a hand-over waits for others to commit with it, while most connections are at work elsewhere."""
 
 _SETTLE_FOR = 600.0
-"""Seconds for which a known result is offered to a database that does not answer. Nobody can take the row over in
-that time either."""
+"""Seconds for which a running relay offers a known result to a database that does not answer. Nobody can take the row
+over in that time either."""
+
+
+_LOCKED_MS = 1000
+"""Milliseconds to wait for a row that somebody's open transaction has. The others wait meanwhile."""
+
+_AGAIN = (0.1, 5.0)
+"""Seconds until what could not be written is offered again: at first, and at most."""
 
 
 class _Claimed(Protocol):
@@ -87,26 +95,34 @@ class End:
     written: Callable[[Settled], None]
     _give_up: float | None = field(init=False, default=None)
 
-    def is_given_up(self, stopping: bool) -> bool:
-        """Whether it was offered for long enough, to be asked after each failure; when the relay stops, for as long as
-        the claim lasts."""
+    def is_given_up(self, stopping: bool, settle_for: float) -> bool:
+        """Whether it was offered for long enough, to be asked after each failure: for ``settle_for`` seconds, and as
+        long as the claim lasts; when the relay stops, only for that."""
         if self._give_up is None:
-            self._give_up = lease_clock() + max(self.remaining(), _SETTLE_FOR)
+            self._give_up = lease_clock() + max(self.remaining(), settle_for)
         return self.remaining() <= 0 if stopping else lease_clock() > self._give_up
 
 
 class Commits:
-    """The writes of all connections of a relay."""
+    """The writes of all connections of a relay.
 
-    def __init__(self, database: Database, through: Through, stop: threading.Event) -> None:
+    A known end that could not be written is offered again for ``settle_for`` seconds, and as long as its claim lasts.
+    """
+
+    def __init__(
+        self, database: Database, through: Through, stop: threading.Event, settle_for: float = _SETTLE_FOR
+    ) -> None:
         self._database = database
         self._line = database.line()
         self._through = through
         self._stop = stop
+        self._settle_for = settle_for
         self._turn = threading.Lock()
         self._changed = threading.Condition()
         self._gates: list[_Gate] = []
         self._ends: list[End] = []
+        self._failed: list[End] = []  # the settler's alone
+        self._again = 0.0
         self._at_work = 0
         self._led = False  # one of the gates commits for all, or is about to
         self._enough = 0  # gates for which the one that commits waits
@@ -197,27 +213,37 @@ class Commits:
         if thread is not None:
             thread.join()
         self.flush()
+        self._offer_again()
         with self._turn:
             self._line.close()
 
     def _linger(self) -> None:
-        pause = _LINGER
+        pause = _AGAIN[0]
         while True:
             with self._changed:
                 self._idle = True
-                self._changed.wait_for(lambda: self._ends or self._closed)
+                rest = max(0.0, self._again - time.monotonic()) if self._failed else None
+                self._changed.wait_for(lambda: self._ends or self._closed, rest)
                 self._idle = False
                 if self._closed:
                     return
-                seen = self._ends[0]
-            self._ended.wait(pause)
-            with self._changed:
-                left = bool(self._ends) and self._ends[0] is seen
-            if left:
-                self.flush()
-            with self._changed:
-                failed = bool(self._ends) and self._ends[0] is seen
-            pause = min(pause * 2, 5.0) if failed else _LINGER
+                seen = self._ends[0] if self._ends else None
+            if seen is not None:
+                self._ended.wait(_LINGER)
+                with self._changed:
+                    left = bool(self._ends) and self._ends[0] is seen
+                if left:
+                    self.flush()
+            if self._failed and time.monotonic() >= self._again:
+                pause = _AGAIN[0] if self._offer_again() else min(pause * 2, _AGAIN[1])
+                self._again = time.monotonic() + pause
+
+    def _offer_again(self) -> bool:
+        """Try what could not be written, without holding up anybody else. Whether all of it is dealt with."""
+        with self._changed:
+            ends, self._failed = self._failed, []
+        self._one_by_one(ends)
+        return not self._failed
 
     def _commit(self, *, with_gates: bool) -> None:
         gates: list[_Gate] = []
@@ -243,8 +269,12 @@ class Commits:
         try:
             settled, gated = self._database.run(lambda dialect: self._plan(ends, gates, dialect))
         except Exception as exc:  # noqa: BLE001 - each waiting connection is told
-            _decide(gates, exc)
-            self._one_by_one(ends, exc)
+            if len(gates) < 2 or _gone(exc):
+                _decide(gates, exc)
+            else:  # one that cannot be written must not keep the others from it
+                for gate in gates:
+                    self._write([gate], [])
+            self._one_by_one(ends)
             return
         for gate in gates:
             gate.answer = gated[gate.claim.token.value, gate.number]
@@ -288,32 +318,35 @@ class Commits:
             else:
                 rest[1].append(end)
 
-    def _one_by_one(self, ends: list[End], exc: Exception) -> None:
+    def _one_by_one(self, ends: list[End]) -> None:
         """After a failure: an end that cannot be written must not keep the others from it."""
-        kept = []
+        kept, exc = [], None
         for end in ends:
             try:
                 settled, _ = self._database.run(lambda dialect, end=end: self._plan([end], [], dialect))  # type: ignore[misc]
             except Exception as again:  # noqa: BLE001 - it is the only record of what happened: offered again
                 exc = again
                 kept.append(end)
-                if _gone(exc):
+                if _gone(again):
                     kept += ends[ends.index(end) + 1 :]
                     break
             else:
                 end.written(settled[end])
-        for end in [end for end in kept if end.is_given_up(self._stop.is_set())]:
+        for end in [end for end in kept if end.is_given_up(self._stop.is_set(), self._settle_for)]:
             _log.error("outbox: the end of row %d (%s) was never written", end.number, end.settlement.target)
             kept.remove(end)
             end.written("lost")
         if kept:
             _log.warning("outbox: the end of %d rows could not be written, trying again: %s", len(kept), exc)
             with self._changed:
-                self._ends[:0] = kept
+                self._failed += kept
+                self._changed.notify_all()
 
     def _plan(
         self, ends: list[End], gates: list[_Gate], dialect: str
     ) -> Plan[tuple[dict[End, Settled], dict[tuple[int, int], Gated]]]:
+        if dialect == "postgresql":
+            yield Statement(f"select set_config('lock_timeout', '{_LOCKED_MS}', true)")
         settled: dict[End, Settled] = {}
         for token, some in _by_claim(ends).items():
             plain = {end.number: end.settlement for end in some if end.opened and is_plain(end.settlement)}

@@ -141,14 +141,16 @@ class Relay:
         """Claim one batch, hand it over, and return what became of it.
 
         Raises :class:`~fencing.errors.SchemaMissingError` without the tables, and what the database or ``leases``
-        raises. A mail server that cannot be reached is no error: see ``RelayCounts.unavailable``.
+        raises. A mail server that cannot be reached is no error: see ``RelayCounts.unavailable``. If the database goes
+        away under it, what became of the messages in hand is offered to it for as long as the claim lasts, ``lease``
+        seconds; what could not be written by then is logged, counted as lost, and uncertain later.
         """
         counts = RelayCounts()
         self._sweep()
         if not self._database.look(work_plan):
             return counts
         stop = threading.Event()
-        commits = Commits(self._database, self._through, stop)
+        commits = Commits(self._database, self._through, stop, settle_for=0.0)
         crew = Crew(self._transport, self._connections, self._pace, self._circuit, self._idle, stop)
         try:
             with self._claimed(commits, counts, 0, self._batch) as (run, batch):
@@ -203,7 +205,7 @@ class Relay:
             if counts.unavailable:
                 self._unavailable = counts.unavailable
                 _log.warning("outbox: %s, trying again later", counts.unavailable)
-            elif counts.claimed:
+            elif counts.claimed > counts.released:  # what another batch's failure gave back says nothing of the server
                 self._unavailable = ""
             if counts.refused:
                 _log.warning(

@@ -12,7 +12,7 @@ from adapters._tx import Plan, Statement
 from adapters.email._claim import MINE, Claim, event_row
 from adapters.email._order import NEXT, wake_plan
 from adapters.email._outcome import Settlement
-from adapters.email._sql import after, among, clean, clock, ids, in_list, now, pairs
+from adapters.email._sql import after, among, clean, clock, ids, in_list, now, one_of, pairs
 from adapters.email._states import FINISHED, RecipientState, in_states, sources
 from adapters.email._transport import Answer
 
@@ -123,9 +123,9 @@ def group_plan(
     """The writes of a busy moment as one statement of PostgreSQL: what :func:`sent_plan` does for ``ends``, and
     :func:`dispatch_plan` for ``gates`` without refusals. One way to the server and one commit for all of them.
 
-    Returns the ids that were written and those that are open; of the others nothing was written. Zero rows mean that
-    every row was taken over. Locks the rows of the claim and the next one of their order keys: it waits for a person's
-    act on one of them that is not committed. Uses the primary keys.
+    Returns the ids that were written and those that are open; of the others nothing was written: they were taken over,
+    or somebody's open transaction has them. Locks the rows of the claim, passing over those that are locked, and the
+    next one of their order keys. Uses the primary keys.
     """
     params: dict[str, Any] = {**claim.params(), "dispatch": str(claim.token)}
     # As text: drivers take longer to make arrays of Python's lists than the server to read them.
@@ -149,11 +149,15 @@ def _group(ends: bool, gates: bool) -> str:
     return f"with {_SETTLED}, opened as ({_OPENED}) select id, true from done union all select id, false from opened"
 
 
+def _free(parameter: str) -> str:
+    return one_of("postgresql", f"select id from fencing_outbox where id = any(cast(:{parameter} as bigint[]))")
+
+
 _PRESENT = now("postgresql")
 _TOLD = "unnest(cast(:ids as bigint[]), string_to_array(:replies, chr(31))) as told(id, reply)"
 _SETTLED = (
     "done as (update fencing_outbox set state = 'sent', attempts = attempts + 1, lease_until = null,"
-    f" last_error = null, in_doubt = false, updated_at = {_PRESENT} where id = any(cast(:ids as bigint[]))"
+    f" last_error = null, in_doubt = false, updated_at = {_PRESENT} where {_free('ids')}"
     f" and {in_states(sources('settle', 'sent'))} and {MINE} returning id, order_key),"
     " woken as (update fencing_outbox set waits = false where id in"
     f" (select {NEXT} from done d where d.order_key is not null)),"
@@ -168,7 +172,7 @@ _OPENED = (
     "update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
     f" key_until = case when in_doubt then key_until else {after('postgresql', 'window')} end,"
     f" lease_until = {after('postgresql', 'lease')}, updated_at = clock.at"
-    f" from {clock('postgresql', durable=True)} where id = any(cast(:gates as bigint[]))"
+    f" from {clock('postgresql', durable=True)} where {_free('gates')}"
     f" and {in_states(sources('dispatch', 'dispatching'))} and {MINE}"
     " and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at)) returning id"
 )
