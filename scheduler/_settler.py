@@ -36,6 +36,7 @@ class Settler:
         self._owner = owner
         self._on_settled = on_settled
         self._batch: list[Settlement] = []
+        self._sent_at = 0
 
     def run_once(self) -> float | None:
         """Settle one batch.
@@ -44,6 +45,8 @@ class Settler:
         database cannot store keeps only its own settlement from being written.
         """
         work = self._work
+        if not self._batch:
+            self._sent_at = 0
         work.ended_some.clear()
         while work.ended and len(self._batch) < MAX_BATCH:
             self._batch.append(work.ended.popleft())
@@ -67,7 +70,8 @@ class Settler:
 
     def _settle(self, count: int) -> None:
         """Settle the first ``count`` of the batch."""
-        began = time.monotonic_ns()
+        # Sent again because the reply was lost, it may have been settled the first time: the record says since when.
+        began = self._sent_at = self._sent_at or time.monotonic_ns()
         batch = self._batch[:count]
         with self._link.use("settle") as connection:
             answers = settle(connection, self._statements, self._owner, batch)

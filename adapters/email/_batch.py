@@ -171,8 +171,11 @@ class BatchRun:
         )
 
     def _settle(self, row: Row, end: Settlement, *, opened: bool) -> None:
+        began = time.monotonic_ns()
+
         def written(settled: Settled) -> None:
-            self._emit("settle", "lost" if settled == "evidence" else settled, row, "outbox", _said(end, settled))
+            outcome: history.Outcome = "lost" if settled == "evidence" else settled
+            self._emit("settle", outcome, row, "outbox", _said(end, settled), began)
             if end.target == "uncertain" and settled == "done":
                 _log.warning("outbox: nobody knows whether the message %r was sent: %s", row.key, end.detail)
             self._count(end, settled)
@@ -197,7 +200,7 @@ class BatchRun:
             if self._left <= 0:
                 self.finished.set()
 
-    def _tell_send(self, row: Row, outcome: history.Outcome, detail: str, began: int | None = None) -> None:
+    def _tell_send(self, row: Row, outcome: history.Outcome, detail: str, began: int) -> None:
         self._emit("send", outcome, row, self.means.through.name, detail, began)
 
     def _emit(
@@ -207,7 +210,7 @@ class BatchRun:
         row: Row,
         downstream: str,
         detail: str,
-        began: int | None = None,
+        began: int,
     ) -> None:
         if history.recording():
             claim = self.hold.claim
@@ -219,7 +222,7 @@ class BatchRun:
                 (f"outbox/{row.key}",),
                 str(claim.token),
                 detail=detail,
-                began=began or time.monotonic_ns(),
+                began=began,
             )
             history.emit(event)
 

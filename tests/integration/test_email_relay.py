@@ -486,6 +486,28 @@ def test_a_relay_with_an_older_token_or_another_issuer_claims_nothing(engine: En
     assert relay(engine, smtp_sink, leases=leases).run_once().sent == 1
 
 
+def test_the_record_of_an_end_reaches_back_to_before_it_was_written(pg: Engine, smtp_sink: SmtpSink) -> None:
+    """Between the commit and the record a relay may be stopped, and the row be another's by then."""
+    put(pg, "k")
+    events: list[history.Event] = []
+    with pg.connect() as person:
+        smtp_sink.on_message = lambda _: person.execute(text("select from fencing_outbox for update")) and None
+        forget = history.subscribe(events.append)
+        serving = threading.Thread(target=relay(pg, smtp_sink).run_once)
+        serving.start()
+        waiting = text(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
+        with pg.connect() as looking:
+            eventually(lambda: looking.execute(waiting).scalar(), "the end waits for the row")
+        before = time.monotonic_ns()
+        person.rollback()
+        serving.join()
+        forget()
+    assert state(pg) == "sent"
+    assert [event.began < before for event in events if event.kind == "settle"] == [True]
+
+
 def test_every_batch_has_a_new_token(engine: Engine, smtp_sink: SmtpSink) -> None:
     put(engine, "k1", 1)
     put(engine, "k2", 2)

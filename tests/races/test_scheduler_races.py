@@ -3,16 +3,20 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.jobs import Hand, Tables, completed, installed_beside
 from support.locks import wait_until_blocked
+from support.proxy import Proxy
 from support.waiting import eventually
 
-from scheduler import Scheduler
+from fencing.history import Event, check_history, emit, subscribe
+from scheduler import RetryIn, Scheduler
 from scheduler._connect import Database, Link
 from scheduler._materialiser import Materialiser
 from scheduler._postgres import settle
@@ -23,6 +27,17 @@ from scheduler._store import Settled
 from scheduler.console.embedded import Postgres
 
 LEASE = 30.0
+
+
+@contextmanager
+def recorded() -> Iterator[list[Event]]:
+    """The events of the block."""
+    events: list[Event] = []
+    forget = subscribe(events.append)
+    try:
+        yield events
+    finally:
+        forget()
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +152,32 @@ def test_a_settlement_that_waits_for_another_of_its_own_says_so(
             wait_until_blocked(tables.dsn, pid, by=first.info.backend_pid)
     assert again.result(60) is Settled.BEFORE
     assert tables.outcomes(job.id) == ["completed"]
+
+
+def test_the_record_says_since_when_a_settlement_that_was_sent_again_may_have_been_written(
+    app: Scheduler, tables: Tables
+) -> None:
+    """It was written the first time, its reply was lost, and somebody else ended the job before it was sent again."""
+    number = app.enqueue("work").id
+    other = Hand(tables.dsn, {"work": LEASE}, owner="other", schema=tables.schema)
+
+    def take_over() -> None:
+        job = other.claim_one()
+        token = f"{tables.one('select name from {s}.issuer')}/{job.lineage}/{job.token}"
+        emit(Event("claim", "done", "other", "scheduler", (f"job/{number}",), token))
+        assert other.complete(job) is Settled.OK
+
+    server = conninfo_to_dict(tables.dsn)
+    with Proxy(int(server["port"])) as proxy, recorded() as events:
+        proxy.lose_reply(b'"outcome": "retried"', then=take_over)
+        worker = Scheduler(make_conninfo(tables.dsn, host="127.0.0.1", port=proxy.port), schema=tables.schema)
+        worker.task("work", lease=LEASE)(lambda job: RetryIn(0))
+        worker.run_until_idle(concurrency=1)
+        worker.close()
+    other.close()
+    assert tables.outcomes(number) == ["retried", "completed"]
+    assert [event.kind for event in events] == ["claim", "start", "claim", "settle"]
+    assert check_history(events).explained
 
 
 def test_claimers_in_many_threads_never_share_a_job(app: Scheduler, tables: Tables, pool: ThreadPoolExecutor) -> None:
