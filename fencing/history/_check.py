@@ -18,6 +18,7 @@ from operator import attrgetter
 
 from fencing._token import Token
 from fencing.history._events import Event
+from fencing.history._failovers import Failover, check_kept, failovers_of, parts
 from fencing.history._looks import check_all, check_last, check_look
 from fencing.history._marks import check_issuer, check_mark, check_settled, two_issuers, two_lineages
 from fencing.history._violations import DONE, Rule, Step, Violation, possible
@@ -59,19 +60,25 @@ def check_history(events: Iterable[Event]) -> Checked:
     groups: dict[tuple[str, str], _Resource] = defaultdict(_Resource)
     claims: dict[str, list[Step]] = defaultdict(list)
     outcomes: Counter[str] = Counter()
+    failovers: dict[str, list[Event]] = defaultdict(list)
     for event in known:
         token = _token_of(event)
         if event.kind in _WRITES:
             outcomes[event.outcome] += 1
         if event.kind == "claim" and event.outcome == "done" and token is not None:
             claims[token.issuer].append(Step(event, token))
+        if event.kind == "failover":
+            failovers[event.downstream].append(event)
         for name in event.resources:
             groups[event.downstream, name].add(event, token)
     killed = {event.actor for event in known if event.kind == "kill"}
     unrecorded = {issuer: [step for step in steps if step.event.actor in killed] for issuer, steps in claims.items()}
     found = chain(
         chain.from_iterable(check_issuer(steps) for steps in claims.values()),
-        chain.from_iterable(group.check(*place, unrecorded) for place, group in groups.items()),
+        chain.from_iterable(
+            group.check(downstream, name, unrecorded, failovers_of(failovers[downstream], name))
+            for (downstream, name), group in groups.items()
+        ),
     )
     ordered = sorted(found, key=lambda violation: (violation.events[-1].ended, violation.rule))
     places = {place for place, group in groups.items() if group.steps or group.looks}
@@ -133,7 +140,13 @@ class _Resource:
         elif event.kind == "settle" and event.outcome in DONE:
             self.settled.append(Step(event, token))
 
-    def check(self, downstream: str, resource: str, unrecorded: Mapping[str, Sequence[Step]]) -> Iterator[Violation]:
+    def check(
+        self,
+        downstream: str,
+        resource: str,
+        unrecorded: Mapping[str, Sequence[Step]],
+        failovers: Sequence[Failover],
+    ) -> Iterator[Violation]:
         def violation(rule: Rule, text: str, *shown: Event) -> Violation:
             return Violation(rule, downstream, resource, text, tuple(sorted(shown, key=attrgetter("began"))))
 
@@ -145,7 +158,9 @@ class _Resource:
         for issuer, steps in issuers.items():
             yield from two_lineages(steps, violation)
             refused = [step for step in self.refused if step.token.issuer == issuer]
-            yield from check_mark(steps, refused, unrecorded.get(issuer, ()), violation)
+            for part in parts(steps, refused, failovers, issuer):
+                yield from check_mark(part.steps, part.refused, unrecorded.get(issuer, ()), violation)
+        yield from check_kept(self.steps, failovers, violation)
         yield from check_settled(self.claims, self.settled, violation)
         for look in self.looks:
             yield from check_look(look, self.writes, violation)

@@ -26,6 +26,7 @@ Kind = Literal[
     "send",
     "commit",
     "adopt",
+    "failover",
     "look",
     "note",
 ]
@@ -34,7 +35,9 @@ Kind = Literal[
 ``claim`` that is ``done`` drew a token; one that is ``accepted`` took work under a token that its holder had.
 ``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the work taken back
 after that. ``commit`` makes what the same actor had pending at the downstream certain. ``adopt`` moves resources to
-another issuer. ``look`` is what was found in a resource: its ``effects`` are all of them, in the order in which the
+another issuer. ``failover``: the downstream's server was replaced by its standby at that moment; its ``token`` is the
+mark that its ``resources`` have there (none: no mark), and without resources it was so for all, with marks untold.
+``look`` is what was found in a resource: its ``effects`` are all of them, in the order in which the
 downstream applied them, or with ``detail="last"`` only the newest, or with ``detail="once"`` all of them where each
 was written under a ``once=`` key. ``note`` is a remark for the reader.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,6 +17,7 @@ class Received:
     mail_from: str
     rcpt_tos: tuple[str, ...]  # the accepted ones, in the client's order
     data: bytes  # as on the wire, dots unstuffed, lines ended by CR LF
+    at: int = field(default_factory=time.monotonic_ns, compare=False)  # nanoseconds of the monotonic clock
 
 
 @dataclass(frozen=True)

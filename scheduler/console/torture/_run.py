@@ -96,12 +96,12 @@ def run(
             for event in process.events
         ]
         events += [event for one in [*working, *relaying] for process in one.past for event in _killed(process)]
+        events += servers.failovers
         found = look(servers)
         if record is not None:
             _keep(record, events, found)
         spent = time.monotonic() - began
-        may_lose = [] if synchronous else servers.failed_over
-        return judge(spent, nemesis.faults, events, found, enqueued, may_lose)
+        return judge(spent, nemesis.faults, events, found, enqueued, synchronous=synchronous)
 
 
 def _end(process: WorkerProcess) -> None:
@@ -185,7 +185,7 @@ def _keep(path: Path, events: list[history.Event], found: Found) -> None:
 
 def _killed(process: WorkerProcess) -> Iterator[history.Event]:
     """That it was killed, for each name under which it acted: its last writes may be missing from its record."""
-    for actor in {event.actor for event in process.events}:
+    for actor in {event.actor for event in process.events if event.kind != "rescue"}:
         yield history.Event("kill", "done", actor)
 
 

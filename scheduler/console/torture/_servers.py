@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import redis
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from adapters.redis import RedisGuard
+from adapters.sql import SqlGuard
+from fencing import Mark
+from fencing.history import Event
 from scheduler.console.embedded import Postgres, SmtpSink, Standby, Valkey
 from scheduler.console.torture._network import Link, Network
+from scheduler.console.torture._work import ALL_ACCOUNTS
 
 STANDBY = "second"
 """The name by which the primary knows its standby, and with a synchronous one waits for it."""
@@ -32,8 +41,8 @@ class Servers:
         self.valkey = Valkey()
         self.replica: Valkey | None = None
         self.sink = SmtpSink()
-        self.failed_over: list[tuple[str, int]] = []
-        """Which kind of server, and when (nanoseconds of the monotonic clock)."""
+        self.failovers: list[Event] = []
+        """Each with the marks that the accounts have after it."""
         self._postgres_links: list[Link] = []
         self._valkey_links: list[Link] = []
         self._stack = ExitStack()
@@ -75,7 +84,7 @@ class Servers:
         assert standby is not None
         old.kill()
         standby.promote()
-        self.failed_over.append(("postgresql", time.monotonic_ns()))
+        self._note("postgresql", _marks_in_postgres(standby))
         self.postgres, self.standby = standby, None
         for link in self._postgres_links:
             link.lead_to(standby.port)
@@ -88,12 +97,22 @@ class Servers:
         assert replica is not None
         old.kill()
         replica.replica_of(None)
-        self.failed_over.append(("redis", time.monotonic_ns()))
+        self._note("redis", _marks_in_valkey(replica))
         self.valkey, self.replica = replica, None
         for link in self._valkey_links:
             link.lead_to(replica.port)
         old.close()
         self._attach()
+
+    def _note(self, downstream: str, marks: Mapping[str, Mark]) -> None:
+        """Nobody reaches a server now: the old one is dead, and no link leads to the new one yet."""
+        at = time.monotonic_ns()
+        self.failovers.append(Event("failover", "done", "nemesis", downstream, began=at, ended=at))
+        for account in ALL_ACCOUNTS:
+            token = str(marks[account].token) if account in marks else ""
+            self.failovers.append(
+                Event("failover", "done", "nemesis", downstream, (account,), token, began=at, ended=at)
+            )
 
     def _attach(self) -> None:
         """See that there is a standby and a replica, and that they follow."""
@@ -120,6 +139,20 @@ class Servers:
             if server is not None:
                 with contextlib.suppress(Exception):
                     server.close()
+
+
+def _marks_in_postgres(server: Postgres) -> dict[str, Mark]:
+    engine = create_engine(server.dsn().replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
+    return _marks(SqlGuard().on(engine))
+
+
+def _marks_in_valkey(server: Valkey) -> dict[str, Mark]:
+    with redis.Redis(port=server.port) as client:
+        return _marks(RedisGuard(client))
+
+
+def _marks(guard: Any) -> dict[str, Mark]:
+    return dict(guard.list_marks("account/", 2 * len(ALL_ACCOUNTS)))
 
 
 def _wait(holds: Callable[[], bool], what: str, timeout: float = 60) -> None:

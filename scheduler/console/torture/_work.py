@@ -18,8 +18,11 @@ from fencing import Token, fenced_write, history
 from scheduler import Job, Retry, Scheduler
 
 ACCOUNTS = 6
+ALL_ACCOUNTS = tuple(f"account/{number}" for number in range(ACCOUNTS))
 LEASE = 1.0
 """Seconds: short, so that pauses of a second or two outlast it."""
+RELAY_LEASE = 3.0
+"""The same of a relay's batch."""
 
 EFFECTS = """
 create table if not exists effect (
@@ -73,7 +76,9 @@ def open_app(where: Addresses, *, fenced: bool) -> Scheduler:
 def open_relay(where: Addresses) -> tuple[Scheduler, Relay]:
     """A relay, and what it takes its leases from."""
     app = Scheduler(where.dsn)
-    relay = Relay(where.engine(), SmtpTransport("127.0.0.1", where.smtp), leases=app, idle=0.1, lease=3.0, batch=5)
+    relay = Relay(
+        where.engine(), SmtpTransport("127.0.0.1", where.smtp), leases=app, idle=0.1, lease=RELAY_LEASE, batch=5
+    )
     return app, relay
 
 
