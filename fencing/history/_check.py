@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from fencing._token import Token
 from fencing.history._events import Event
-from fencing.history._failovers import Failover, check_kept, failovers_of, parts
+from fencing.history._failovers import Failovers, check_kept, parts
 from fencing.history._looks import check_all, check_last, check_look
 from fencing.history._marks import check_issuer, check_mark, check_settled, two_issuers, two_lineages
 from fencing.history._violations import DONE, Rule, Step, Violation, possible
@@ -60,7 +60,7 @@ def check_history(events: Iterable[Event]) -> Checked:
     groups: dict[tuple[str, str], _Resource] = defaultdict(_Resource)
     claims: dict[str, list[Step]] = defaultdict(list)
     outcomes: Counter[str] = Counter()
-    failovers: dict[str, list[Event]] = defaultdict(list)
+    failovers: dict[str, Failovers] = defaultdict(Failovers)
     for event in known:
         token = _token_of(event)
         if event.kind in _WRITES:
@@ -68,15 +68,16 @@ def check_history(events: Iterable[Event]) -> Checked:
         if event.kind == "claim" and event.outcome == "done" and token is not None:
             claims[token.issuer].append(Step(event, token))
         if event.kind == "failover":
-            failovers[event.downstream].append(event)
+            failovers[event.downstream].add(event)
         for name in event.resources:
             groups[event.downstream, name].add(event, token)
     killed = {event.actor for event in known if event.kind == "kill"}
     unrecorded = {issuer: [step for step in steps if step.event.actor in killed] for issuer, steps in claims.items()}
+    cuts = {downstream: one.cuts() for downstream, one in failovers.items()}
     found = chain(
         chain.from_iterable(check_issuer(steps) for steps in claims.values()),
         chain.from_iterable(
-            group.check(downstream, name, unrecorded, failovers_of(failovers[downstream], name))
+            group.check(downstream, name, unrecorded, cuts.get(downstream, ()), failovers[downstream].marks(name))
             for (downstream, name), group in groups.items()
         ),
     )
@@ -145,7 +146,8 @@ class _Resource:
         downstream: str,
         resource: str,
         unrecorded: Mapping[str, Sequence[Step]],
-        failovers: Sequence[Failover],
+        cuts: Sequence[int],
+        kept: Sequence[Event],
     ) -> Iterator[Violation]:
         def violation(rule: Rule, text: str, *shown: Event) -> Violation:
             return Violation(rule, downstream, resource, text, tuple(sorted(shown, key=attrgetter("began"))))
@@ -158,9 +160,9 @@ class _Resource:
         for issuer, steps in issuers.items():
             yield from two_lineages(steps, violation)
             refused = [step for step in self.refused if step.token.issuer == issuer]
-            for part in parts(steps, refused, failovers, issuer):
+            for part in parts(steps, refused, cuts, kept, issuer):
                 yield from check_mark(part.steps, part.refused, unrecorded.get(issuer, ()), violation)
-        yield from check_kept(self.steps, failovers, violation)
+        yield from check_kept(self.steps, cuts, kept, violation)
         yield from check_settled(self.claims, self.settled, violation)
         for look in self.looks:
             yield from check_look(look, self.writes, violation)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 
 from fencing._token import Token
 from fencing.history._events import Event
@@ -19,71 +20,78 @@ class Part:
     refused: list[Step] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Failover:
-    """A server was replaced by its standby. ``token``: the resource's mark there; None: it has none, or none is told
-    (``told`` says which)."""
+class Failovers:
+    """When a downstream's server was replaced by its standby, and which marks are known of it."""
 
-    event: Event
-    told: bool
-    token: Token | None
+    def __init__(self) -> None:
+        self._moments: set[int] = set()
+        self._marks: dict[str, list[Event]] = defaultdict(list)
 
+    def add(self, event: Event) -> None:
+        self._moments.add(event.began)
+        for name in event.resources:
+            self._marks[name].append(event)
 
-def failovers_of(events: Iterable[Event], resource: str) -> list[Failover]:
-    """The failovers of one downstream as one resource saw them. Those that name no resources are everybody's."""
-    moments: dict[int, Failover] = {}
-    for event in sorted(events, key=attrgetter("began")):
-        if resource in event.resources:
-            token = Token.parse(event.token) if event.token else None
-            moments[event.began] = Failover(event, True, token)
-        elif not event.resources:
-            moments.setdefault(event.began, Failover(event, False, None))
-    return list(moments.values())
+    def cuts(self) -> list[int]:
+        return sorted(self._moments)
+
+    def marks(self, resource: str) -> Sequence[Event]:
+        """The failovers of which the resource's mark is told."""
+        return self._marks.get(resource, ())
 
 
-def parts(steps: Sequence[Step], refused: Sequence[Step], failovers: Sequence[Failover], issuer: str) -> Iterator[Part]:
-    """Cut the answers of one resource at its failovers.
+def parts(
+    steps: Sequence[Step], refused: Sequence[Step], cuts: Sequence[int], marks: Sequence[Event], issuer: str
+) -> Iterator[Part]:
+    """Cut the answers of one resource at the failovers.
 
     A server that was replaced had taken or refused what it did before; what it did not pass on is forgotten, and so is
     what was refused because of it. An answer whose call spans a failover came from either server. What is unknown may
     take effect at any later moment.
     """
-    cuts = [failover.event.began for failover in failovers]
-    found = [Part() for _ in range(len(cuts) + 1)]
-    for number, failover in enumerate(failovers):
-        if failover.token is not None and failover.token.issuer == issuer:
-            mark = replace(failover.event, outcome="accepted")
-            found[number + 1].steps.append(Step(mark, failover.token))
+    found: dict[int, Part] = defaultdict(Part)
+    for event in marks:
+        token = Token.parse(event.token) if event.token else None
+        if token is not None and token.issuer == issuer:
+            found[bisect_right(cuts, event.began)].steps.append(Step(replace(event, outcome="accepted"), token))
+    endless: list[tuple[int, Step]] = []
     for step in steps:
         first, last = _places(step, cuts)
         if step.event.outcome == "unknown":
-            last = len(cuts)
-        elif first != last:
-            step = Step(replace(step.event, outcome="unknown"), step.token)
-        for part in found[first : last + 1]:
-            part.steps.append(step)
+            endless.append((first, step))
+        elif first == last:
+            found[first].steps.append(step)
+        else:
+            either = Step(replace(step.event, outcome="unknown"), step.token)
+            for place in range(first, last + 1):
+                found[place].steps.append(either)
     for step in refused:
         first, last = _places(step, cuts)
         if first == last:
             found[first].refused.append(step)
-    yield from found
+    for place, part in found.items():
+        part.steps.extend(step for first, step in endless if first <= place)
+        yield part
 
 
-def check_kept(steps: Sequence[Step], failovers: Sequence[Failover], violation: MakeViolation) -> Iterator[Violation]:
+def check_kept(
+    steps: Sequence[Step], cuts: Sequence[int], marks: Sequence[Event], violation: MakeViolation
+) -> Iterator[Violation]:
     """A mark that somebody was told is there after the failover, or a higher one."""
-    ordered = sorted((step for step in steps if sure(step.event)), key=attrgetter("ended"))
-    since = 0
-    for failover in failovers:
-        before = [step for step in ordered if since <= step.began and step.ended < failover.event.began]
-        since = failover.event.began
-        highest = max(before, key=attrgetter("value"), default=None)
-        if highest is None or not failover.told:
+    highest: dict[int, Step] = {}
+    for step in steps:
+        first, last = _places(step, cuts)
+        if first == last and sure(step.event) and (first not in highest or step.value > highest[first].value):
+            highest[first] = step
+    for event in marks:
+        told = highest.get(bisect_left(cuts, event.began))
+        kept = Token.parse(event.token) if event.token else None
+        if told is None or (kept is not None and (kept.issuer != told.token.issuer or kept.value >= told.value)):
             continue
-        kept = failover.token
-        if kept is None or (kept.issuer == highest.token.issuer and kept.value < highest.value):
-            text = f"{highest.token} was accepted, and after the failover the mark is {kept or 'missing'}"
-            yield violation("accepted write lost", text, highest.event, failover.event)
+        text = f"{told.token} was accepted, and after the failover the mark is {kept or 'missing'}"
+        yield violation("accepted write lost", text, told.event, event)
 
 
 def _places(step: Step, cuts: Sequence[int]) -> tuple[int, int]:
-    return sum(cut <= step.began for cut in cuts), sum(cut < step.ended for cut in cuts)
+    """Between which failovers it began, and between which it ended."""
+    return bisect_right(cuts, step.began), bisect_left(cuts, step.ended)

@@ -44,8 +44,7 @@ def check_mark(
     # The higher the mark, the fewer later answers it allows: so the lowest that explains the refusal is the one to try.
     lowest = min(answered, key=attrgetter("value"), default=None)
     later = Lowest(answered)
-    may_have = [*(step for step in steps if not _undone(step, later)), *unrecorded]
-    raising = sorted(may_have, key=attrgetter("began"))
+    raising = sorted((step for step in steps if not _undone(step, later)), key=attrgetter("began"))
     seen = Sorted()
     position = 0
     for step in sorted(refused, key=attrgetter("ended")):
@@ -56,6 +55,10 @@ def check_mark(
             continue  # the mark may have been higher from the beginning
         needed = seen.above(step.value)
         after = later.after(step.ended)
+        if needed is None or (after is not None and step.value < after.value < needed):
+            # Looked for only now: they are as many as the whole history's, not the resource's.
+            higher_still = (one.value for one in unrecorded if one.began <= step.ended and one.value > step.value)
+            needed = min((value for value in (needed, *higher_still) if value is not None), default=None)
         if needed is None:
             yield violation(
                 "refused without cause",

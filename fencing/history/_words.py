@@ -47,6 +47,10 @@ def say(event: Event, who: str, token: str, mark: str, stopped: float, *, broken
         return Said(f"the lease of {who}", f"on {what} has run out", "")
     if event.kind == "rescue":
         return Said(what or who, f"is taken back from {who}" if what else "is given up", "")
+    if event.kind == "failover":
+        return Said(
+            event.downstream, "is replaced by its standby" + (f" ({what}: {token or 'no mark'})" if what else ""), ""
+        )
     text = {
         "pause": "is stopped" + (f" ({event.detail})" if event.detail else ""),
         "wake": "wakes up" + (f" after {stopped:.1f} s" if stopped else "") + " and carries on",

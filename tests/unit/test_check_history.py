@@ -315,3 +315,68 @@ def test_effects_are_named_for_the_length_of_a_block() -> None:
     assert [(event.effects, event.pending) for event in seen] == [(("x",), False), ((), False)]
     assert check_history(seen).explained
     assert not check_history([*seen, replace(seen[0], token="i/l/2", began=1, ended=2)]).explained
+
+
+def failed_over(record: Record, moment: int, mark: int | None = None, *, told: bool = True) -> Event:
+    record.add(moment, moment, "failover", "done", "", resources=())
+    if told:
+        record.add(moment, moment, "failover", "done", "" if mark is None else mark)
+    return record.events[-1]
+
+
+def test_a_failover_begins_a_resource_anew_with_the_mark_that_survived_it(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 4)
+    record.add(2, 3, "raise", "unknown", 9)
+    stale(record, 4, 5, 7)
+    failed_over(record, 10, 4)
+    record.add(11, 12, "write", "accepted", 6)
+    assert record.check().explained, "nobody was told of 9, so it may be gone, and what refused 7 with it"
+    record.events = [event for event in record.events if event.kind != "failover"]
+    assert record.rules() == ["stale write accepted"]
+
+
+def test_a_mark_that_survived_a_failover_refuses_what_is_older(record: Record) -> None:
+    record.add(0, 1, "raise", "unknown", 9)
+    failed_over(record, 10, 9)
+    stale(record, 11, 12, 6)
+    assert record.check().explained
+    late = record.add(13, 14, "write", "accepted", 8)
+    (violation,) = (
+        one for one in record.check().violations if late in one.events and one.rule != "refused without cause"
+    )
+    assert violation.rule == "stale write accepted"
+    assert [event.kind for event in violation.events] == ["failover", "write"]
+
+
+@pytest.mark.parametrize("kept", [None, 5])
+def test_a_mark_that_was_acknowledged_and_did_not_survive_a_failover_is_lost(record: Record, kept: int | None) -> None:
+    newest = record.add(2, 3, "write", "accepted", 6)
+    after = failed_over(record, 10, kept)
+    record.add(11, 12, "write", "accepted", 5)
+    (violation,) = record.check().violations
+    assert (violation.rule, violation.events) == ("accepted write lost", (newest, after))
+    record.events[0] = replace(newest, ended=11)
+    assert record.check().explained, "its call spans the failover: the new server may have taken it"
+
+
+def test_a_failover_of_which_the_mark_is_not_told_leaves_it_open(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 6)
+    failed_over(record, 10, told=False)
+    record.add(11, 12, "write", "accepted", 5)
+    record.add(0, 1, "write", "accepted", 6, downstream="redis")
+    assert record.check().explained
+    record.add(11, 12, "write", "accepted", 5, downstream="redis")
+    assert record.rules() == ["stale write accepted"], "another server was not replaced"
+    record.events.pop()
+    record.add(13, 14, "write", "accepted", 4)
+    assert record.rules() == ["stale write accepted"], "after it the rule is as before"
+
+
+def test_what_is_unknown_may_take_effect_after_a_failover(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1)
+    record.add(2, 3, "raise", "unknown", 9)
+    failed_over(record, 10, 1)
+    stale(record, 11, 12, 5)
+    assert record.check().explained
+    record.events[1] = replace(record.events[1], outcome="contention")
+    assert record.rules() == ["refused without cause"]

@@ -172,6 +172,16 @@ def test_a_killed_actor_has_no_lane_any_more(takeover: list[Event]) -> None:
     assert text.splitlines()[-4].startswith("  +0.020    ●")
 
 
+def test_a_failover_says_which_mark_survived(takeover: list[Event]) -> None:
+    record = Record()
+    record.events = takeover[:3]
+    record.add(10, "failover", "done", "nemesis", SQL)
+    record.add(10, "failover", "done", "nemesis", SQL, INVOICE, NEW)
+    text = draw_text(record.events, names=NAMES, width=120, colour=False, unicode=True)
+    assert "is replaced by its standby\n" in text
+    assert "is replaced by its standby (invoice/7: …049)" in text
+
+
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
