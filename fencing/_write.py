@@ -227,6 +227,7 @@ class recorded:
                     self._resources,
                     str(self._token),
                     name,
+                    "asked again" if getattr(error, "asked_again", False) else "",
                     pending=outcome == "accepted" and getattr(self._guard, "in_callers_transaction", False),
                     effects=history.named_effects(),
                     began=self._began,

@@ -43,6 +43,8 @@ class FencingError(Exception):
     ``resource`` (str), ``presented`` (:class:`~fencing.Token` of the writer), ``mark`` (:class:`~fencing.Token`
     that the downstream has seen), ``holder`` (str: who set that mark), ``downstream`` (str: which system said so),
     ``late`` (timedelta: how long after that mark was set the write came, by the downstream's clock).
+    ``asked_again`` (bool): the fence was shown twice, since the first reply was lost, and refused the second time; the
+    first may have raised it before somebody else did.
     """
 
     resource: str | None
@@ -51,6 +53,7 @@ class FencingError(Exception):
     holder: str | None
     downstream: str | None
     late: timedelta | None
+    asked_again: bool
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class FencingError(Exception):
         self.holder = holder
         self.downstream = downstream
         self.late = late
+        self.asked_again = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross process boundaries (multiprocessing, test runners); keyword facts must survive that.

@@ -18,7 +18,7 @@ from adapters.redis._wire import packed
 from adapters.redis._writers import Writer, Writers
 from fencing._law import Verdict, reject
 from fencing._token import Token
-from fencing.errors import ContentionError, EffectError, FencingError, MarkMissingError
+from fencing.errors import ContentionError, EffectError, FenceRejected, FencingError, MarkMissingError
 
 # How often a write may meet a mark that has forgotten its writers once more since the question before.
 _CATCH_UPS: Final = 10
@@ -54,6 +54,7 @@ class Write:
 
     __slots__ = (
         "_act",
+        "_again",
         "_command",
         "_generation",
         "_holder",
@@ -84,6 +85,7 @@ class Write:
         # Without commands there is nothing that could be executed twice, and nothing to remember.
         self._tape = tape if tape else None
         self._act = act
+        self._again = False
         self._command = b""
         self._writer: Writer | None = None
 
@@ -124,6 +126,7 @@ class Write:
         try:
             yield from self._send()
         except FencingError as exc:
+            exc.asked_again = self._again and isinstance(exc, FenceRejected)
             exc.resource = exc.resource or self._resources[0]
             exc.presented = self._token
             exc.downstream = self._terms.downstream
@@ -135,7 +138,7 @@ class Write:
         downstream = self._terms.downstream
         maybe_applied: BaseException | None = None
         for pause in PAUSES:
-            again = maybe_applied is not None
+            again = self._again = maybe_applied is not None
             try:
                 if pause:
                     yield pause

@@ -136,6 +136,8 @@ class _Resource:
                 self.steps.append(Step(event, token))
             elif event.outcome == "refused" and event.error in ("", "StaleTokenError"):
                 self.refused.append(Step(event, token))
+                if event.detail == "asked again":
+                    self.steps.append(Step(replace(event, outcome="unknown"), token))
         elif event.kind == "claim" and event.outcome in DONE:
             self.claims.append(Step(event, token))
         elif event.kind == "settle" and event.outcome in DONE:

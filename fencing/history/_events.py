@@ -33,13 +33,14 @@ Kind = Literal[
 """What happened.
 
 ``claim`` that is ``done`` drew a token; one that is ``accepted`` took work under a token that its holder had.
-``raise`` is a raised fence; ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the work taken back
-after that. ``commit`` makes what the same actor had pending at the downstream certain. ``adopt`` moves resources to
-another issuer. ``failover``: the downstream's server was replaced by its standby at that moment; its ``token`` is the
-mark that its ``resources`` have there (none: no mark), and without resources it was so for all, with marks untold.
-``look`` is what was found in a resource: its ``effects`` are all of them, in the order in which the
-downstream applied them, or with ``detail="last"`` only the newest, or with ``detail="once"`` all of them where each
-was written under a ``once=`` key. ``note`` is a remark for the reader.
+``raise`` is a raised fence (refused with ``detail="asked again"``: the reply to a first try was lost, which may have
+raised it before somebody else did); ``expire`` a lease that ran out, by its issuer's clock; ``rescue`` the work taken
+back after that. ``commit`` makes what the same actor had pending at the downstream certain. ``adopt`` moves resources
+to another issuer. ``failover``: the downstream's server was replaced by its standby at that moment; its ``token`` is
+the mark that its ``resources`` have there (none: no mark), and without resources it was so for all, with marks untold.
+``look`` is what was found in a resource: its ``effects`` are all of them, in the order in which the downstream applied
+them, or with ``detail="last"`` only the newest, or with ``detail="once"`` all of them where each was written under a
+``once=`` key. ``note`` is a remark for the reader.
 """
 
 Outcome = Literal["accepted", "repeated", "refused", "unknown", "contention", "failed", "lost", "done"]

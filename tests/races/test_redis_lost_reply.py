@@ -16,6 +16,7 @@ from support.redis_calls import Asyncio, Blocking, Calls, token
 from adapters.redis import RedisGuard
 from fencing import errors, fenced_write, raise_fence
 from fencing.errors import FencingError
+from fencing.history import Event, subscribe
 
 SCRIPT = b"EVALSHA"
 WAIT = b"$4\r\nWAIT\r\n"
@@ -77,6 +78,22 @@ def test_a_reply_of_each_shape_comes_again_as_it_was(
     proxy.lose_reply(SCRIPT)
     assert calls.write(record, "a", token=token(5)).value == value
     assert proxy.seen == 2
+
+
+def test_a_fence_whose_reply_was_lost_says_that_it_was_shown_twice_when_somebody_else_came_between(
+    proxy: Proxy, plain: redis.Redis
+) -> None:
+    events: list[Event] = []
+    forget = subscribe(events.append)
+    proxy.lose_reply(SCRIPT, then=lambda: raise_fence(plain, "a", token=token(7)))
+    with redis.Redis.from_url(proxy.url) as client, pytest.raises(errors.StaleTokenError) as caught:
+        raise_fence(client, "a", token=token(6))
+    forget()
+    assert (caught.value.asked_again, proxy.seen) == (True, 2)
+    assert [(event.outcome, event.detail) for event in events] == [("accepted", ""), ("refused", "asked again")]
+    with pytest.raises(errors.StaleTokenError) as caught:
+        raise_fence(plain, "a", token=token(6))
+    assert not caught.value.asked_again
 
 
 def test_a_lost_request_is_sent_again(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:

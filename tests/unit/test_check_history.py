@@ -281,6 +281,16 @@ def test_a_killed_actor_may_have_raised_a_mark_and_left_no_record(record: Record
     assert record.check().explained
 
 
+def test_a_fence_that_was_shown_twice_and_refused_may_have_been_raised_the_first_time(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1)
+    record.add(2, 9, "raise", "refused", 5, error="StaleTokenError", detail="asked again")
+    stale(record, 3, 4, 3)
+    record.add(6, 7, "raise", "accepted", 7)
+    assert record.check().explained
+    record.events[1] = replace(record.events[1], detail="")
+    assert record.rules() == ["refused without cause"]
+
+
 def test_a_token_that_is_none_is_named(record: Record) -> None:
     record.add(0, 1, "write", "accepted", "rubbish")
     with pytest.raises(ValueError, match="the write of holder-rubbish at 0: a token is written issuer/lineage/value"):
