@@ -3,6 +3,7 @@
 -- Rows: (id, created). None: the key is in a transaction that this one cannot see yet; ask again.
 -- Locks: waits for a concurrent insert of the same key. Index: forever_key_pkey. The notification is a hint; it leaves at the commit. What is due
 -- within a second is told of, too: a worker that rests would not look before it is due.
+-- The empty message to the log: see enqueue.sql.
 with instant as materialized (select {schema}.clock() as now),
 spent as (
     insert into {schema}.forever_key (key, job_id, created_at)
@@ -24,5 +25,7 @@ select id, true as created,
     case when due_at <= (select now from instant) + interval '1 second' then pg_notify({channel_literal}, %(queue)s) end as told
 from made
 union all
-select job_id, false, null from {schema}.forever_key
-where key = %(key)s and not exists (select from made)
+select job_id, false, null from (
+    select job_id, pg_logical_emit_message(true, 'fencing', '') from {schema}.forever_key
+    where key = %(key)s and not exists (select from made)
+) known

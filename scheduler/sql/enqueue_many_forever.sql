@@ -27,5 +27,6 @@ made as (
     returning due_at
 )
 select count(*) as made,
-    case when bool_or(due_at <= (select now from instant) + interval '1 second') then pg_notify({channel_literal}, %(queue)s) end as told
+    case when bool_or(due_at <= (select now from instant) + interval '1 second') then pg_notify({channel_literal}, %(queue)s) end as told,
+    case when count(*) = 0 then pg_logical_emit_message(true, 'fencing', '') end as waited -- see enqueue.sql
 from made

@@ -1,14 +1,18 @@
 """Servers that go away and come back as something else: the work goes on, nothing is lost, and no token falls."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 from support.jobs import Hand, Tables, Working, drained, installed, worker
+from support.servers import PG_BINDIR, available
 from support.sql_doors import sync_url
 from support.waiting import eventually
 
@@ -21,6 +25,19 @@ from scheduler.console.embedded import Postgres
 from scheduler.errors import DatabaseUnavailableError
 
 LEASES = {"work": 30.0}
+
+
+@pytest.fixture(scope="module")
+def waiting_server() -> Iterator[tuple[Postgres, str]]:
+    """A server whose commits can be made to wait for a standby that does not come."""
+    with available(), Postgres(bindir=PG_BINDIR) as server:
+        yield server, server.create_database("shop")
+
+
+def wait_for_standby(admin: psycopg.Connection[Any], name: str) -> None:
+    """Commits wait for the standby of that name from now on."""
+    admin.execute(f"alter system set synchronous_standby_names = {name}".encode())
+    admin.execute("select pg_reload_conf()")
 
 
 def tokens_of(hand: Hand, count: int = 3) -> list[tuple[int, str]]:
@@ -251,3 +268,31 @@ def test_a_holder_writes_and_settles_over_a_restart_shorter_than_its_lease(
         job = tables.job(number)
         assert job["result"] == job["token"]
         assert tables.outcomes(number) == ["completed"]
+
+
+@pytest.mark.parametrize("unique", ["alive", "forever"])
+def test_that_a_job_is_there_already_is_said_once_a_synchronous_standby_has_it(
+    waiting_server: tuple[Postgres, str], unique: Any
+) -> None:
+    """After a crash a job can be seen whose own commit still waited, and a failover takes it away again."""
+    server, dsn = waiting_server
+    with installed(dsn, f"test_{unique}") as (app, _), ExitStack() as stack:
+        # Each twice: once in a while a sequence's number is written to the log, which would be waited for too.
+        apps = [Scheduler(dsn, schema=f"test_{unique}") for _ in range(4)]
+        for one in (app, *apps):
+            one.task("work")(print)
+            stack.callback(one.close)
+        first = app.enqueue("work", key="one", unique=unique)
+        app.enqueue_many("work", ["many"], key=str, unique=unique)
+        pool = stack.enter_context(ThreadPoolExecutor(4))
+        admin = stack.enter_context(psycopg.connect(server.dsn(), autocommit=True))
+        try:
+            wait_for_standby(admin, "'nobody'")
+            single = [pool.submit(one.enqueue, "work", key="one", unique=unique) for one in apps[:2]]
+            many = [pool.submit(one.enqueue_many, "work", ["many"], key=str, unique=unique) for one in apps[2:]]
+            waiting = "select count(*) = 4 from pg_stat_activity where wait_event = 'SyncRep'"
+            eventually(lambda: admin.execute(waiting).fetchone() == (True,), "all wait for the standby", 20)
+        finally:
+            wait_for_standby(admin, "default")
+        assert [asked.result(20) for asked in single] == [first._replace(created=False)] * 2
+        assert [asked.result(20) for asked in many] == [0, 0]
