@@ -78,10 +78,18 @@ class WorkerProcess:
         """SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
+    def terminate(self) -> None:
+        """SIGTERM, and do not wait."""
+        self._process.terminate()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its end. Raises ``subprocess.TimeoutExpired``."""
+        self._process.wait(timeout)
+
     def end(self, timeout: float) -> None:
         """SIGTERM, and wait for its orderly end. Raises ``subprocess.TimeoutExpired``."""
-        self._process.terminate()
-        self._process.wait(timeout)
+        self.terminate()
+        self.wait(timeout)
 
     def close(self) -> None:
         """Kill it if it is still there; a stopped one too."""

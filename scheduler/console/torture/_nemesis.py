@@ -76,14 +76,15 @@ class Nemesis:
         if self._errors:
             raise self._errors[0]
 
-    def _harm(self, chance: random.Random, act: Callable[[random.Random], str], gap: float) -> None:
+    def _harm(self, chance: random.Random, act: Callable[[random.Random], str | None], gap: float) -> None:
         try:
             while not self._stopping.wait(chance.uniform(gap / 2, gap * 1.5)):
-                self.faults[act(chance)] += 1
+                if kind := act(chance):
+                    self.faults[kind] += 1
         except BaseException as exc:  # noqa: BLE001 - raised again by stop()
             self._errors.append(exc)
 
-    def _to_processes(self, chance: random.Random) -> str:
+    def _to_processes(self, chance: random.Random) -> str | None:
         victim = chance.choice(self._victims)
         link = chance.choice(victim.links)
         kind = chance.choices(
@@ -92,7 +93,10 @@ class Nemesis:
         for one in self._victims:
             one.supervise()
         if kind == "stopped":
-            victim.process.stop()
+            try:
+                victim.process.stop()
+            except (RuntimeError, ChildProcessError):
+                return None  # it ended by itself a moment ago
             self._stopping.wait(chance.uniform(0.2, 3.0))
             victim.process.wake()
         elif kind in ("killed", "clock skewed"):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -33,7 +34,7 @@ PER_SECOND = 25.0
 """Jobs that become due."""
 
 PATIENCE = 120.0
-"""Seconds for everything that is left to be done, once all is well again."""
+"""Seconds in which nothing of what is left is done, though all is well again: then the rest is not awaited."""
 
 
 def run(
@@ -88,14 +89,16 @@ def run(
         tell("all is well again: waiting for what is left to be done")
         _rest(servers, [*working, *relaying], fenced=fenced)
         for one in [*working, *relaying]:
-            _end(one.process)
+            one.process.terminate()
+        killed = [process for one in [*working, *relaying] for process in one.past]
+        killed += [one.process for one in [*working, *relaying] if not _ended(one.process)]
         events = [
             _named(event)
             for one in [*working, *relaying]
             for process in (*one.past, one.process)
             for event in process.events
         ]
-        events += [event for one in [*working, *relaying] for process in one.past for event in _killed(process)]
+        events += [event for process in killed for event in _killed(process)]
         events += servers.failovers
         found = look(servers)
         if record is not None:
@@ -104,11 +107,14 @@ def run(
         return judge(spent, nemesis.faults, events, found, enqueued, synchronous=synchronous)
 
 
-def _end(process: WorkerProcess) -> None:
+def _ended(process: WorkerProcess) -> bool:
+    """Whether it ended in order; it is killed if it does not."""
     try:
-        process.end(30)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.close()
+        return False
+    return True
 
 
 class _Enqueuer:
@@ -120,19 +126,28 @@ class _Enqueuer:
         self._chance = random.Random(f"jobs {seed}")
         self._stopping = threading.Event()
         self._told: list[str] = []
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="torture-enqueuer")
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> list[str]:
-        """The keys of the jobs that were acknowledged."""
+        """The keys of the jobs that were acknowledged. Raises what ended it before its time."""
         self._stopping.set()
         self._thread.join()
         self._app.close()
+        if self._error is not None:
+            raise self._error
         return self._told
 
     def _run(self) -> None:
+        try:
+            self._enqueue()
+        except BaseException as exc:  # noqa: BLE001 - raised again by stop()
+            self._error = exc
+
+    def _enqueue(self) -> None:
         for number in itertools.count():
             if self._stopping.wait(1 / PER_SECOND):
                 return
@@ -161,19 +176,31 @@ def _prepare(servers: Servers, durability: str) -> None:
 
 
 def _rest(servers: Servers, victims: Sequence[Victim], *, fenced: bool) -> None:
-    """Wait until every job has ended and every mail is sent or uncertain. What has not by then is judged as it is."""
-    give_up = time.monotonic() + PATIENCE
+    """Wait until every job has ended and every mail is sent or uncertain, for as long as there are fewer and fewer that
+    have not. What has not then is judged as it is."""
+    fewest = None
     with psycopg.connect(servers.postgres.dsn(), autocommit=True) as connection:
-        while time.monotonic() < give_up:
+        while True:
             for victim in victims:
                 victim.supervise()
-            left = connection.execute("select count(*) from fencing.job where status in ('ready', 'leased')").fetchone()
-            mails = connection.execute(
-                "select count(*) from fencing_outbox where state in ('pending', 'claimed', 'dispatching')"
-            ).fetchone()
-            if left == (0,) and (mails == (0,) or not fenced):
+            left = _count(connection, "select count(*) from fencing.job where status in ('ready', 'leased')")
+            if fenced:
+                left += _count(
+                    connection,
+                    "select count(*) from fencing_outbox where state in ('pending', 'claimed', 'dispatching')",
+                )
+            if not left:
+                return
+            if fewest is None or left < fewest:
+                fewest, give_up = left, time.monotonic() + PATIENCE
+            elif time.monotonic() > give_up:
                 return
             time.sleep(0.2)
+
+
+def _count(connection: psycopg.Connection[Any], statement: LiteralString) -> int:
+    row = connection.execute(statement).fetchone()
+    return row[0] if row else 0
 
 
 def _keep(path: Path, events: list[history.Event], found: Found) -> None:
