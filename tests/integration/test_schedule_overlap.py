@@ -13,7 +13,6 @@ from fencing import fenced_write
 from fencing.errors import StaleTokenError
 from fencing.testing import MemoryGuard
 from scheduler import Job
-from scheduler._overlap import Live, Waiting, decide
 from scheduler._postgres import live_tokens
 from scheduler._store import Settled
 from scheduler.console.embedded import Postgres
@@ -35,46 +34,6 @@ def declare(ground: Ground, overlap: Any, **options: Any) -> None:
     app = ground.process()
     app.schedule("hourly", "0 * * * *", tz="UTC", task="send", overlap=overlap, **options)
     app.sync_schedules()
-
-
-# -- the rule itself
-
-IDLE: list[Live] = []
-QUEUED, RUNNING = [Live(1, False)], [Live(1, True)]
-A, B, C = Waiting("a", False), Waiting("b", False), Waiting("c", False)
-OLD = Waiting("0", True)
-
-
-@pytest.mark.parametrize(
-    ("overlap", "live", "waiting", "admit", "skip", "cancel"),
-    [
-        ("allow", RUNNING, [A, B], "ab", "", []),
-        *((policy, IDLE, [A, B], "a", "", []) for policy in ("skip", "buffer_one", "buffer_all")),
-        *((policy, QUEUED, [A, B], "", "", []) for policy in ("skip", "buffer_one", "buffer_all")),
-        ("skip", RUNNING, [A, B], "", "ab", []),
-        ("buffer_one", RUNNING, [A], "", "", []),
-        ("buffer_one", RUNNING, [A, B, C], "", "bc", []),
-        ("buffer_all", RUNNING, [A, B, C], "", "", []),
-        ("cancel_other", IDLE, [A], "a", "", []),
-        ("cancel_other", IDLE, [A, B, C], "c", "ab", []),
-        ("cancel_other", QUEUED, [A], "a", "", [1]),
-        ("cancel_other", RUNNING, [A, B], "b", "a", [1]),
-        # What a person asked for is dropped by no policy, and cancels nothing.
-        ("skip", RUNNING, [OLD, A], "", "a", []),
-        ("buffer_one", RUNNING, [OLD, A, B], "", "b", []),
-        ("cancel_other", RUNNING, [OLD], "", "", []),
-        ("cancel_other", IDLE, [OLD], "0", "", []),
-        ("cancel_other", RUNNING, [OLD, A], "a", "", [1]),
-        *((policy, RUNNING, [], "", "", []) for policy in ("skip", "buffer_one", "buffer_all", "cancel_other")),
-    ],
-)
-def test_what_becomes_of_what_waits(
-    overlap: Any, live: list[Live], waiting: list[Waiting], admit: str, skip: str, cancel: list[int]
-) -> None:
-    assert decide(overlap, live, waiting)[:3] == (list(admit), list(skip), cancel)
-
-
-# -- on the server
 
 
 def test_an_occurrence_that_is_alone_runs_when_it_is_due(ground: Ground) -> None:

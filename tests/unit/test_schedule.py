@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -316,6 +317,25 @@ def test_seconds_within_a_gap_and_a_fold_follow_the_policies():
     )
     twice = schedule.occurrences(utc("2026-10-25 00:00"), utc("2026-10-25 12:00"))
     assert [(o.due_at.hour, o.due_at.second, o.fold) for o in twice] == [(0, 15, 0), (0, 45, 0), (1, 15, 1), (1, 45, 1)]
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """The machine's own zone is far from UTC."""
+    monkeypatch.setenv("TZ", "XXX-13")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_zone_of_the_machine_is_of_no_account():
+    test_a_gap_with_seconds_ends_at_its_second()
+    gap = Schedule("30 2 * * *", tz="Europe/Berlin", clock="wall", gap="after")
+    assert due(gap, "2026-03-28 12:00") == ["2026-03-29 01:00:00", "2026-03-30 00:30:00", "2026-03-31 00:30:00"]
+    every = Schedule("*/20 * * * *", tz="Europe/Berlin")
+    assert due(every, "2026-10-25 00:50") == ["2026-10-25 01:00:00", "2026-10-25 01:20:00", "2026-10-25 01:40:00"]
 
 
 def test_a_long_gap_is_caught_up_only_without_a_bound():
