@@ -115,12 +115,18 @@ class Nemesis:
         return kind
 
     def _to_servers(self, chance: random.Random) -> str:
-        harms: dict[str, Callable[[], Any]] = {
-            "PostgreSQL restarted": self._servers.restart_postgres,
-            "PostgreSQL killed": self._servers.crash_postgres,
-            "PostgreSQL failed over": self._servers.fail_over_postgres,
-            "Valkey failed over": self._servers.fail_over_valkey,
+        servers = self._servers
+        harms: dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]] = {
+            "PostgreSQL restarted": (servers.restart_postgres, None),
+            "PostgreSQL killed": (servers.crash_postgres, None),
+            "PostgreSQL failed over": (servers.fail_over_postgres, servers.let_standby_fall_behind),
+            "Valkey failed over": (servers.fail_over_valkey, servers.let_replica_fall_behind),
         }
         kind = chance.choice(list(harms))
-        harms[kind]()
+        harm, fall_behind = harms[kind]
+        if fall_behind is not None and not servers.synchronous:
+            # On one machine a standby that nobody waits for has everything all the same, and would lose nothing.
+            fall_behind()
+            self._stopping.wait(chance.uniform(0.1, 1.0))
+        harm()
         return kind

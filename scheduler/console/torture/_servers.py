@@ -78,6 +78,16 @@ class Servers:
         self.postgres.kill()
         self.postgres.start_again()
 
+    def let_standby_fall_behind(self) -> None:
+        """The standby gets nothing any more: a failover to it loses what is committed from now on."""
+        assert self.standby is not None
+        self.standby.stop_receiving()
+
+    def let_replica_fall_behind(self) -> None:
+        """The same of Valkey's replica."""
+        assert self.replica is not None
+        self.replica.replica_of(None)
+
     def fail_over_postgres(self) -> None:
         """The primary is killed, the standby promoted, its address moved, and a new standby attached."""
         old, standby = self.postgres, self.standby
