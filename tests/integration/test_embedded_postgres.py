@@ -260,6 +260,10 @@ def test_a_standby_that_stopped_receiving_loses_by_its_promotion(pg_server: PgSe
             standby.wait_until_caught_up(timeout=0.3)
         standby.promote()
         assert ask(standby, "select count(*) from kept") == 0
+        with standby.standby() as next_one:
+            do(standby, "insert into kept values (2)")
+            next_one.wait_until_caught_up()
+            assert ask(next_one, "select n from kept") == 2
 
 
 def test_a_standby_that_stopped_receiving_can_follow_again(pg_server: PgServer) -> None:

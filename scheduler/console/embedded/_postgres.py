@@ -195,6 +195,7 @@ class Standby(Postgres):
             (promoted,) = connection.execute("select pg_promote(true, %s)", [int(timeout)]).fetchone() or (False,)
         if not promoted:
             raise TimeoutError(f"the standby was not promoted within {timeout:g} s")
+        self._ask("alter system reset primary_conninfo")  # after stop_receiving(): a standby of this one copies it
         return self
 
     def pause_replay(self) -> None:
