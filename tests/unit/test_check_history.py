@@ -390,3 +390,11 @@ def test_what_is_unknown_may_take_effect_after_a_failover(record: Record) -> Non
     assert record.check().explained
     record.events[1] = replace(record.events[1], outcome="contention")
     assert record.rules() == ["refused without cause"]
+
+
+def test_a_refusal_whose_call_spans_a_failover_may_be_either_server_s(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1)
+    failed_over(record, 10, 1)
+    stale(record, 9, 13, 5)
+    record.add(11, 12, "write", "accepted", 7)
+    assert record.check().explained
