@@ -25,6 +25,8 @@ def test_what_was_acknowledged_and_is_gone_is_lost_and_what_came_twice_is_double
     assert verdict(done, sent, {"a": [1]}).lost == ["the mail 'b' is sent and never arrived"]
     assert verdict(done, sent, {"a": [1], "b": [1, 2]}).doubles == ["the mail 'b' arrived again"]
     assert verdict(done, {"a": "sent"}, {"a": [1]}).lost == ["the job 'b' is completed, and its mail is not there"]
+    assert verdict(done, {"a": "sent", "b": "pending"}, {"a": [1]}).lost == ["the mail 'b' is pending"]
+    assert verdict(done, {"a": "sent", "b": "uncertain"}, {"a": [1]}).clean
     assert verdict({"a": "completed", "b": "dead"}, {"a": "sent"}, {"a": [1]}).clean
 
 

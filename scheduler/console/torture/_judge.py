@@ -162,6 +162,8 @@ def judge(
         ended = (key for key in enqueued if found.jobs.get(key) == "completed")
         gone = [f"the job {key!r} is completed, and its mail is not there" for key in ended if key not in found.outbox]
         lost.extend(gone)
+    unfinished = sorted((key, state) for key, state in found.outbox.items() if state not in ("sent", "uncertain"))
+    lost += [f"the mail {key!r} is {state}" for key, state in unfinished]
     for key, arrivals in found.arrivals.items():
         copies = len(arrivals) - 1
         forgotten = min(copies, _forgotten(sorted(arrivals), moments))

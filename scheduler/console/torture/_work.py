@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from adapters.email import Email, Outbox, Relay, SmtpTransport
+from adapters.email import Backoff, Breaker, Email, Outbox, Relay, SmtpTransport
 from adapters.redis import RedisGuard, redis_key
 from fencing import Token, fenced_write, history
 from scheduler import Job, Retry, Scheduler
