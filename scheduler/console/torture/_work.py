@@ -76,9 +76,10 @@ def open_app(where: Addresses, *, fenced: bool) -> Scheduler:
 def open_relay(where: Addresses) -> tuple[Scheduler, Relay]:
     """A relay, and what it takes its leases from."""
     app = Scheduler(where.dsn)
-    relay = Relay(
-        where.engine(), SmtpTransport("127.0.0.1", where.smtp), leases=app, idle=0.1, lease=RELAY_LEASE, batch=5
-    )
+    transport = SmtpTransport("127.0.0.1", where.smtp)
+    # Soon again after all that a nemesis does: pauses of minutes, as for other people's servers, would be waited for.
+    soon: dict[str, Any] = {"backoff": Backoff(0.1, 0.4, 2.0, 1000), "breaker": Breaker(0.1, 1.0), "idle": 0.1}
+    relay = Relay(where.engine(), transport, leases=app, lease=RELAY_LEASE, batch=5, **soon)
     return app, relay
 
 
