@@ -32,7 +32,11 @@ OLD = Waiting("0", True)
         ("cancel_other", RUNNING, [OLD], "", "", []),
         ("cancel_other", IDLE, [OLD], "0", "", []),
         ("cancel_other", RUNNING, [OLD, A], "a", "", [1]),
-        *((policy, RUNNING, [], "", "", []) for policy in ("skip", "buffer_one", "buffer_all", "cancel_other")),
+        *(
+            (policy, live, [], "", "", [])
+            for live in (IDLE, RUNNING)
+            for policy in ("skip", "buffer_one", "buffer_all", "cancel_other")
+        ),
     ],
 )
 def test_what_becomes_of_what_waits(

@@ -33,6 +33,12 @@ PROGRAM = "scheduler.console.torture._process"
 PER_SECOND = 25.0
 """Jobs that become due."""
 
+AHEAD = 100
+"""Due jobs above which no more are enqueued until there are fewer."""
+
+LOOKED_AFTER = 25
+"""Jobs after which it is looked how many are due."""
+
 PATIENCE = 120.0
 """Seconds in which nothing of what is left is done, though all is well again: then the rest is not awaited."""
 
@@ -147,10 +153,22 @@ class _Enqueuer:
         except BaseException as exc:  # noqa: BLE001 - raised again by stop()
             self._error = exc
 
+    def _wait_for_room(self) -> None:
+        """On a slow machine the jobs would outrun the workers for as long as the run lasts, and its rest never end."""
+        while not self._stopping.is_set():
+            try:
+                if sum(queue.due for queue in self._app.measure().queues) <= AHEAD:
+                    return
+            except FencingError:
+                pass  # the server is being tortured
+            self._stopping.wait(0.2)
+
     def _enqueue(self) -> None:
         for number in itertools.count():
             if self._stopping.wait(1 / PER_SECOND):
                 return
+            if number % LOOKED_AFTER == 0:
+                self._wait_for_room()
             key, account = f"job-{number}", self._chance.randrange(ACCOUNTS)
             while not self._stopping.is_set():
                 try:
