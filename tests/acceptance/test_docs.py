@@ -43,6 +43,7 @@ WITH_BLOCKS = [
 
 
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.usefixtures("durable")
 def test_the_blocks_of_the_page_run(page: Path, tmp_path: Path, pg_dsn: str, valkey_url: str) -> None:
     environment = {
         **os.environ,
