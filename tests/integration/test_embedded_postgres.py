@@ -41,20 +41,19 @@ def segment_of(server: Postgres) -> int:
     return int((server.data / "postmaster.pid").read_text().splitlines()[6].split()[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("fsync", "on"),
-        ("synchronous_commit", "on"),
-        ("full_page_writes", "on"),
-        ("server_encoding", "UTF8"),
-        ("lc_messages", "C"),
-        ("TimeZone", "UTC"),
-        ("listen_addresses", "127.0.0.1"),
-    ],
-)
-def test_it_is_durable_and_speaks_one_language(postgres: Postgres, name: str, value: str) -> None:
-    assert ask(postgres, f"show {name}") == value
+def test_it_is_durable_and_speaks_one_language(pg_server: PgServer) -> None:
+    server = pg_server()
+    expected = {
+        "fsync": "on",
+        "synchronous_commit": "on",
+        "full_page_writes": "on",
+        "server_encoding": "UTF8",
+        "lc_messages": "C",
+        "TimeZone": "UTC",
+        "listen_addresses": "127.0.0.1",
+    }
+    assert {name: ask(server, f"show {name}") for name in expected} == expected
+    server.close()
 
 
 def test_it_tells_its_version(postgres: Postgres) -> None:
