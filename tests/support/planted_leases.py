@@ -66,36 +66,35 @@ NAMED: dict[str, tuple[str, Edits]] = {
         },
     ),
 }
+SETTLED_TOKEN = " and j.token = (%(tokens)s::bigint[])[width_bucket(j.id, %(ids)s::bigint[])]"
+NEW_TOKEN = "(select tokens from picked)[width_bucket(j.id, (select ids from picked))]"
+
 CLAIMS: dict[str, tuple[str, Edits]] = {
-    "completed by owner": (WORKERS, {"complete": _change(" and j.token = any(%(tokens)s::bigint[])")}),
-    "completed by id": (
-        WORKERS,
-        {"complete": _change(" and j.token = any(%(tokens)s::bigint[]) and j.owner = %(owner)s")},
-    ),
+    "completed by owner": (WORKERS, {"complete": _change(SETTLED_TOKEN)}),
+    "completed by id": (WORKERS, {"complete": _change(f"{SETTLED_TOKEN} and j.owner = %(owner)s")}),
     "given back by owner": (
         WORKERS,
         {
             "settle": lambda text: re.sub(
                 r"->\s*[js]\.token::text",
                 "-> (%(tokens)s::bigint[])[1]::text",
-                edited(text, " and j.token = any(%(tokens)s::bigint[])", ""),
+                edited(text, SETTLED_TOKEN, ""),
             )
         },
     ),
     "rescue of a live lease": ("hexpm #1825", {"rescue": lambda text: edited(text, "lease_until <", "claimed_at <")}),
     "same owner, same token": (
         REUSED,
-        {
-            "claim": _change(
-                "token = (select tokens from picked)[array_position((select ids from picked), j.id)]",
-                "token = case when j.owner = %(owner)s then j.token else (select tokens from picked)[array_position("
-                "(select ids from picked), j.id)] end",
-            )
-        },
+        dict.fromkeys(
+            ("claim", "claim_lane"),
+            _change(f"token = {NEW_TOKEN}", f"token = case when j.owner = %(owner)s then j.token else {NEW_TOKEN} end"),
+        ),
     ),
     "a running job is claimed": (
         "pgqueuer #430, #323",
-        dict.fromkeys(("claim_arm", "lanes"), _change("status = 'ready'", "status in ('ready', 'leased')")),
+        dict.fromkeys(
+            ("claim_arm", "claim_lane", "lanes"), _change("status = 'ready'", "status in ('ready', 'leased')")
+        ),
     ),
     "a renewal revives": (
         UNKNOWN,
