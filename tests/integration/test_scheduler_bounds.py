@@ -35,16 +35,6 @@ def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
 
 
 @pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
-
-
-@pytest.fixture
 def hand(tables: Tables) -> Iterator[Hand]:
     one = Hand(tables.dsn, {"work": LEASE}, schema=tables.schema)
     yield one

@@ -37,16 +37,6 @@ def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
         yield app, tables
 
 
-@pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
-
-
 # -- in a transaction of its own
 
 

@@ -39,16 +39,6 @@ def ground(request: pytest.FixtureRequest) -> Iterator[tuple[Scheduler, Tables]]
 
 
 @pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
-
-
-@pytest.fixture
 def hand(app: Scheduler, tables: Tables) -> Iterator[Hand]:
     app.enqueue_many("work", range(50))
     one = Hand(tables.dsn, {"work": 30}, schema=tables.schema)

@@ -48,16 +48,6 @@ def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
 
 
 @pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
-
-
-@pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers measure ten times a second."""
     monkeypatch.setattr("scheduler._worker.TICK", 0.1)

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from support.jobs import Hand, Tables, completed, installed_beside
 
@@ -28,16 +29,6 @@ def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
     with installed_beside(database) as (app, tables):
         app.task("work", lease=30.0)(print)
         yield app, tables
-
-
-@pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
 
 
 @pytest.fixture
@@ -94,6 +85,25 @@ def test_a_queue_with_a_limit_gives_it_nothing(app: Scheduler, make: Callable[..
     app.queue("default", limit=1)
     app.sync_queues()
     assert plain(make()) == []
+
+
+def test_exclusive_jobs_are_passed_over(app: Scheduler, make: Callable[..., Hand]) -> None:
+    app.enqueue("work", "exclusive", exclusive="value")
+    app.enqueue("work", "ordinary")
+    assert [job.args for job in plain(make())] == ["ordinary"]
+
+
+def test_it_begins_at_the_bound_and_after_a_rest_looks_back_for_what_was_committed_late(
+    app: Scheduler, tables: Tables, make: Callable[..., Hand]
+) -> None:
+    hand = make()
+    with psycopg.connect(tables.dsn) as late:
+        app.enqueue("work", "late", connection=late)
+        app.enqueue("work", "early")
+        assert [job.args for job in plain(hand)] == ["early"]
+        late.commit()
+    assert plain(hand) == [], "the bound is believed: this is what it saves"
+    assert [job.args for job in hand.claim(guarded=False, sweep=False, back=60.0)] == ["late"]
 
 
 def test_what_another_claim_holds_is_skipped_not_waited_for(app: Scheduler, make: Callable[..., Hand]) -> None:

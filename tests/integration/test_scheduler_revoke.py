@@ -52,16 +52,6 @@ def ground(database: str, shop: sqlalchemy.Engine) -> Iterator[tuple[Scheduler, 
 
 
 @pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
-
-
-@pytest.fixture
 def hand(tables: Tables) -> Iterator[Hand]:
     one = Hand(tables.dsn, {"work": LEASE, "plain": LEASE}, schema=tables.schema)
     yield one

@@ -31,16 +31,6 @@ def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
 
 
 @pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
-
-
-@pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """An SDK as an application sets it up, for this test alone."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()

@@ -45,16 +45,6 @@ def ground(database: str) -> Iterator[tuple[Scheduler, Tables]]:
         yield both
 
 
-@pytest.fixture
-def app(ground: tuple[Scheduler, Tables]) -> Scheduler:
-    return ground[0]
-
-
-@pytest.fixture
-def tables(ground: tuple[Scheduler, Tables]) -> Tables:
-    return ground[1]
-
-
 def run(app: Scheduler, handler: Callable[[Job], Any], args: Any = None, retry: Retry = NOW) -> int:
     """Run one job by this handler to its end; return its id."""
     app.task("work", retry=retry)(handler)
