@@ -17,7 +17,6 @@ from fencing.history._events import (
     effects,
     emit,
     named_effects,
-    read_events,
     recording,
     subscribe,
 )
@@ -25,6 +24,7 @@ from fencing.history._events import (
 if TYPE_CHECKING:
     from fencing.history._check import Checked, check_history
     from fencing.history._html import draw_html
+    from fencing.history._read import read_events
     from fencing.history._terminal import draw_text
     from fencing.history._violations import Violation
 
@@ -53,11 +53,12 @@ _LAZY = {
     "check_history": "_check",
     "draw_html": "_html",
     "draw_text": "_terminal",
+    "read_events": "_read",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Every fenced write imports this package, and few programs check or draw.
+    # Every fenced write imports this package, and few programs read, check or draw.
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -3,11 +3,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal[
@@ -160,28 +159,3 @@ class JsonLines:
             yield
         finally:
             unsubscribe()
-
-
-def read_events(source: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
-    """Read JSON lines (a path or the lines) in the order of their beginnings.
-
-    A last line that a killed process left unfinished is passed over; any other broken line raises ``ValueError`` with
-    its number.
-    """
-    if isinstance(source, str | os.PathLike):
-        # By line feeds alone: a name may hold what Unicode calls the end of a line.
-        lines = Path(source).read_text("utf-8").removesuffix("\n").split("\n")
-    else:
-        lines = list(source)
-    events = []
-    for number, line in enumerate(lines, 1):
-        try:
-            facts = json.loads(line)
-            for name in ("resources", "effects"):
-                facts[name] = tuple(facts.get(name, ()))
-            events.append(Event(**facts))
-        except (ValueError, TypeError) as exc:
-            if number == len(lines):
-                break
-            raise ValueError(f"line {number} of the history is not an event: {line[:120]!r}") from exc
-    return sorted(events, key=lambda event: event.began)

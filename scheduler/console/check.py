@@ -30,7 +30,11 @@ def check(histories: tuple[Path, ...], html: Path | None, as_json: bool) -> None
 
     Exit status 1 if there is no explanation; the fewest events that show it are printed and drawn.
     """
+    if html is not None and not html.parent.is_dir():
+        raise click.BadParameter(f"{html.parent} is not a directory", param_hint="--html")
     events = [event for path in histories for event in _read(path)]
+    if not events:  # a recording that never began must not pass for a good one
+        raise ValueError(f"no event in {', '.join(map(str, histories))}: there is nothing to check")
     checked = check_history(events)
     if html is not None:
         html.write_text(_page(events, checked), "utf-8")

@@ -426,7 +426,15 @@ def test_check_explains_a_history_or_shows_the_fewest_events_that_it_cannot(tmp_
     assert "stale write accepted: a" in page.read_text("utf-8")
     told = json.loads(fencing("check", str(good), str(bad), "--json").stdout)
     assert (told["explained"], len(told["violations"][0]["events"])) == (False, 2)
-    bad.write_text("rubbish\n" * 2)
-    done = fencing("check", str(bad))
-    assert done.returncode == 2
-    assert f"{bad}: line 1 of the history is not an event" in done.stderr
+    done = fencing("check", str(good), "--html", str(tmp_path / "nowhere" / "page.html"))
+    assert (done.returncode, "nowhere is not a directory" in done.stderr) == (2, True)
+    for wrong, told in (
+        ("rubbish\n", "line 1 of the history is not JSON"),
+        ("[1]\n", "line 1 of the history is not an event: it is not an object"),
+        ("", "there is nothing to check"),
+    ):
+        bad.write_text(wrong)
+        done = fencing("check", str(bad))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("fencing: ")
+        assert told in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -305,6 +306,47 @@ def test_it_survives_the_file(record: Record, tmp_path: Path) -> None:
     lines.close()
     assert read_events(tmp_path / "h.jsonl") == sorted(record.events, key=lambda event: event.began)
     assert check_history(read_events(tmp_path / "h.jsonl")) == record.check()
+
+
+WHOLE = {"kind": "write", "outcome": "accepted", "actor": "ada", "token": "i/l/1", "began": 1, "ended": 2}
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("not json", "is not JSON"),
+        ("[1, 2]", "it is not an object"),
+        ("3", "it is not an object"),
+        (WHOLE | {"kind": "writ"}, "its kind 'writ' is none of adopt, claim"),
+        (WHOLE | {"outcome": "acepted"}, "its outcome 'acepted' is none of accepted"),
+        (WHOLE | {"outcome": ["accepted"]}, "its outcome"),
+        (WHOLE | {"token": 6}, "its token 6 is not a text"),
+        (WHOLE | {"began": "1"}, "its began '1' is not a whole number"),
+        (WHOLE | {"began": True}, "its began True is not a whole number"),
+        (WHOLE | {"ended": 1.5}, "its ended 1.5 is not a whole number"),
+        (WHOLE | {"began": 3}, "its end 2 is no moment after its beginning 3"),
+        (WHOLE | {"began": 0, "ended": 0}, "its end 0 is no moment"),
+        (WHOLE | {"resources": "abc"}, "its resources 'abc' are not a list of texts"),
+        (WHOLE | {"effects": [1]}, r"its effects \[1\] are not a list of texts"),
+        (WHOLE | {"pending": "no"}, "its pending 'no' is neither true nor false"),
+        (WHOLE | {"colour": "red"}, "colour"),
+        ({"kind": "write", "outcome": "accepted"}, "it has no actor, began, ended"),
+    ],
+)
+def test_a_line_that_is_no_event_is_refused_and_not_read_as_another(line: Any, wrong: str, tmp_path: Path) -> None:
+    """Misread, it could hide a violation: of a text in place of a list, each letter would be a resource."""
+    path = tmp_path / "h.jsonl"
+    text = line if isinstance(line, str) else json.dumps(line)
+    path.write_text(f"{json.dumps(WHOLE)}\n{text}\n")
+    with pytest.raises(ValueError, match=f"^line 2 of the history .*{wrong}"):
+        read_events(path)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\n \n", b'{"kind": "wri', '{"actor": "'.encode() + "ö".encode()[:1]])
+def test_the_line_that_a_killed_process_did_not_finish_is_passed_over(rest: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_bytes(json.dumps(WHOLE).encode() + b"\n" + rest)
+    assert [event.actor for event in read_events(path)] == ["ada"]
 
 
 def test_effects_are_named_for_the_length_of_a_block() -> None:
