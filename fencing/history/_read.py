@@ -23,14 +23,15 @@ def read_events(source: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
     or, of lines that come without any, one that is no JSON. Anything else that is not an event raises ``ValueError``
     with the line's number and what is wrong with it.
     """
-    lines: list[str] | list[bytes]
+    lines: list[str | bytes]
     if isinstance(source, str | os.PathLike):
         # By line feeds alone: a name may hold what Unicode calls the end of a line.
-        lines = Path(source).read_bytes().split(b"\n")
+        lines = [*Path(source).read_bytes().split(b"\n")]
         whole = len(lines) - 1
     else:
-        lines = list(source)
-        whole = len(lines) if lines and lines[-1].endswith("\n") else len(lines) - 1
+        given = list(source)
+        lines = [*given]
+        whole = len(given) if given and given[-1].endswith("\n") else len(given) - 1
     events = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

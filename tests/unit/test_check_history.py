@@ -342,7 +342,7 @@ def test_a_line_that_is_no_event_is_refused_and_not_read_as_another(line: Any, w
         read_events(path)
 
 
-@pytest.mark.parametrize("rest", [b"", b"\n \n", b'{"kind": "wri', '{"actor": "'.encode() + "ö".encode()[:1]])
+@pytest.mark.parametrize("rest", [b"", b"\n \n", b'{"kind": "wri', b'{"actor": "' + "ö".encode()[:1]])
 def test_the_line_that_a_killed_process_did_not_finish_is_passed_over(rest: bytes, tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     path.write_bytes(json.dumps(WHOLE).encode() + b"\n" + rest)
