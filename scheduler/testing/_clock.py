@@ -40,7 +40,7 @@ class Clock:
         """Let it show ``moment`` (aware) now, and go on from there."""
         moment = _aware(moment)
         real = self._read()[1]
-        self._put(f"clock_timestamp() + interval '{(moment - real) // _MICROSECOND} microseconds'")
+        self._put(_apart(moment - real))
 
     def freeze(self, moment: datetime | None = None) -> None:
         """Let it stand still at ``moment`` (aware), or where it is."""
@@ -52,7 +52,7 @@ class Clock:
         now, real, source = self._read()
         moment = now + (by if isinstance(by, timedelta) else timedelta(seconds=by))
         if "clock_timestamp" in source:
-            self._put(f"clock_timestamp() + interval '{(moment - real) // _MICROSECOND} microseconds'")
+            self._put(_apart(moment - real))
         else:
             self.freeze(moment)
 
@@ -81,6 +81,11 @@ def put_clock(connection: psycopg.Connection[Any], schema: str, expression: str)
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 11))", (f"fencing clock:{schema}",))
     function = f'"{schema}".clock() returns timestamptz language sql volatile'
     connection.execute(f"create or replace function {function} as '{body}'".encode())
+
+
+def _apart(by: timedelta) -> str:
+    """The real clock, moved. PostgreSQL before 15 reads no field of an interval beyond 32 bits: so many times one."""
+    return f"clock_timestamp() + {by // _MICROSECOND} * interval '1 microsecond'"
 
 
 def _aware(moment: datetime) -> datetime:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import sessionmaker
 from support import sql_doors
 from support.locks import wait_until_blocked
 from support.sql_doors import ISOLATION, PUT, do, ledger, marks, token, with_isolation
+from support.waiting import eventually
 
 from adapters.sql import SqlGuard
 from fencing import Token, errors, fenced_write, raise_fence
@@ -537,7 +538,9 @@ def test_a_lost_commit_is_unknown_and_what_was_lost_before_is_not(pg: str, own: 
     def kill(connection: sa.Connection) -> None:
         pid = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
         with psycopg.connect(pg, autocommit=True) as killer:
-            killer.execute("select pg_terminate_backend(%s, 5000)", [pid])
+            killer.execute("select pg_terminate_backend(%s)", [pid])
+            gone = "select not exists (select from pg_stat_activity where pid = %s)"
+            eventually(lambda: killer.execute(gone, [pid]).fetchone() == (True,), "that the connection is gone")
 
     def prepared(bind: sa.Engine) -> sa.Engine:
         if when == "at the commit":

@@ -74,7 +74,7 @@ def empty(address: str) -> str:
     """Empties a shared PostgreSQL database, whatever an earlier test left open in it."""
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
         )
         connection.execute("truncate ledger, fencing_mark, fencing_applied")

@@ -21,7 +21,7 @@ def initdb(program: Path, data: Path) -> list[str]:
     return [
         str(program),
         *("--pgdata", str(data), "--username", SUPERUSER, "--auth", "trust"),
-        *("--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"),
+        *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
     ]
 
 
