@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from email.headerregistry import Address
+from typing import TypeVar
 
 from email_validator import EmailNotValidError, validate_email
+
+T = TypeVar("T")
 
 _NAMED = re.compile(r"\s*(?P<name>.*?)\s*<(?P<spec>[^<>]*)>\s*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -35,13 +38,13 @@ class Mailbox:
 def check_text(field: str, text: str) -> str:
     """Return ``text`` if it can stand in a header.
 
-    Raises ``ValueError`` naming ``field`` for a line break, NUL or other control character: a line break in a header
-    starts another header, or the body (RFC 5322 §2.2).
+    Raises ``ValueError`` naming ``field`` for a line break (Unicode's too), NUL or other control character: a line
+    break in a header starts another header, or the body (RFC 5322 §2.2).
     """
     if not isinstance(text, str):
         raise TypeError(f"{field} is text, not {type(text).__name__}")
     for position, character in enumerate(text):
-        if (character < " " and character != "\t") or character == "\x7f":
+        if (character < " " and character != "\t") or character in "\x7f\x85\u2028\u2029":
             raise ValueError(
                 f"{field} holds the control character {character!r} at position {position}: "
                 "a header is one line; take it out or replace it with a space"
@@ -82,11 +85,18 @@ def _display_name(field: str, text: str) -> str:
     return text
 
 
+def sequence(field: str, given: Iterable[T]) -> Iterable[T]:
+    """Return ``given`` if it can be iterated over. Raises ``TypeError`` naming ``field``."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{field} is a sequence, empty for none, not {type(given).__name__}")
+    return given
+
+
 def mailboxes(field: str, given: str | Iterable[str]) -> tuple[Mailbox, ...]:
     """Read one address or several. One text is one address: a comma in it is an error, not a list."""
     if isinstance(given, str):
         return (mailbox(field, given),)
-    return tuple(mailbox(f"{field}[{number}]", text) for number, text in enumerate(given))
+    return tuple(mailbox(f"{field}[{number}]", text) for number, text in enumerate(sequence(field, given)))
 
 
 def distinct(boxes: Iterable[Mailbox]) -> tuple[str, ...]:

@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from email.errors import NonASCIILocalPartDefect, ObsoleteHeaderDefect
 from email.message import EmailMessage
 from email.utils import format_datetime
+from typing import Any
 
 from adapters.email._addresses import Mailbox, check_text, distinct, mailbox
 from adapters.email._content import LINE_END, as_text, digests
 from adapters.email._message import Email, build, check_header_name
-
-MAX_LINE_BYTES = 998
-"""The longest line of a message without its CRLF (RFC 5322 §2.1.1)."""
+from adapters.email._wire import MAX_LINE_BYTES, WholeWords
 
 MAX_BYTES = 25_000_000
 MAX_RECIPIENTS = 100
@@ -88,9 +87,12 @@ def _own_copy(message: EmailMessage | Email, default_from: str) -> EmailMessage:
     copy = deepcopy(message)
     for name in copy:
         try:
-            copy.get_all(name)
+            values = copy.get_all(name, ())
         except Exception as exc:  # headers are parsed when they are read, and the parser stumbles in many ways
             raise ValueError(f"{name} is not well formed: {exc}") from exc
+        if name.lower() in ("date", "message-id"):
+            for value in values:
+                _check_form(name, value)
     if not copy["From"] and default_from:
         copy["From"] = (mailbox("from_", default_from).header(),)
     return copy
@@ -100,13 +102,17 @@ def _boxes(message: EmailMessage, header: str) -> tuple[Mailbox, ...]:
     found = []
     for value in message.get_all(header, ()):
         check_text(header, str(value))
-        faults = [defect for defect in value.defects if not isinstance(defect, _HARMLESS)]
-        if faults:
-            raise ValueError(f"{header} is not well formed: {value!s:.200}: {faults[0]}")
+        _check_form(header, value)
         for number, address in enumerate(value.addresses):
             checked = mailbox(f"{header}[{number}]", address.addr_spec)
             found.append(Mailbox(address.display_name, checked.local, checked.domain))
     return tuple(found)
+
+
+def _check_form(header: str, value: Any) -> None:
+    faults = [defect for defect in value.defects if not isinstance(defect, _HARMLESS)]
+    if faults:
+        raise ValueError(f"{header} is not well formed: {value!s:.200}: {faults[0]}")
 
 
 def _sender(boxes: dict[str, tuple[Mailbox, ...]]) -> str:
@@ -154,9 +160,16 @@ def _complete(final: EmailMessage, unique: str, domain: str) -> None:
 def _bytes(final: EmailMessage, *, utf8: bool) -> bytes:
     # cte_type 7bit: the body goes through servers without 8BITMIME (RFC 6152). utf8: local parts that are not ASCII
     # need SMTPUTF8 anyway.
-    policy = email.policy.SMTP.clone(cte_type="7bit", utf8=utf8)
+    policy = WholeWords(linesep="\r\n", cte_type="7bit", utf8=utf8)
+    try:
+        written = final.as_bytes(policy=policy)
+    except (LookupError, UnicodeError) as exc:
+        raise ValueError(
+            f"a text part is not in the charset that its Content-Type names: {exc}; name the right one, or attach it "
+            "as application/octet-stream"
+        ) from exc
     # Only CRLF, everywhere: a server that takes a bare CR or LF for a line end can be made to see a second message.
-    content = LINE_END.sub(b"\r\n", final.as_bytes(policy=policy))
+    content = LINE_END.sub(b"\r\n", written)
     if b"\x00" in content:
         raise ValueError("the message holds a NUL byte outside of an encoded attachment: mail servers refuse it")
     for number, line in enumerate(content.split(b"\r\n"), 1):

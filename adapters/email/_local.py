@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import email.policy
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from adapters.email._transport import Answer, Delivery, Fate, Gate, Outgoing, Session
+from adapters.email._wire import AS_IT_IS
 
 
 class CallableTransport:
@@ -44,7 +44,7 @@ class CallableTransport:
         return _Effect(self._send)
 
     def _send(self, mail: Outgoing) -> Answer:
-        message = email.message_from_bytes(mail.message, policy=email.policy.SMTP)
+        message = email.message_from_bytes(mail.message, policy=AS_IT_IS.clone(utf8=not mail.message.isascii()))
         try:
             returned = self._function(message, mail.mail_from, mail.recipients)
         except self._rejected as exc:

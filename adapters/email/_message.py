@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 
-from adapters.email._addresses import Mailbox, check_text, mailbox, mailboxes
+from adapters.email._addresses import Mailbox, check_text, mailbox, mailboxes, sequence
 
 _ADDRESSES = ("from", "sender", "to", "cc", "bcc", "reply-to")
 _STRUCTURE = ("mime-version", "content-type", "content-transfer-encoding", "content-disposition")
@@ -59,7 +59,11 @@ def build(message: Email, default_from: str) -> EmailMessage:
     _set_addresses(built, "Bcc", mailboxes("bcc", message.bcc))
     _set_addresses(built, "Reply-To", mailboxes("reply_to", message.reply_to))
     built["Subject"] = check_text("subject", message.subject)
+    if not isinstance(message.headers, Mapping):
+        raise TypeError(f"headers is a mapping, empty for none, not {type(message.headers).__name__}")
     for name, value in message.headers.items():
+        if not isinstance(name, str):
+            raise TypeError(f"headers[{name!r}] is no header: its name is text, not {type(name).__name__}")
         if name.lower() in _RESERVED:
             raise ValueError(
                 f"headers[{name!r}] is set from a field of its own, or by the outbox: leave it out of headers"
@@ -68,7 +72,7 @@ def build(message: Email, default_from: str) -> EmailMessage:
     built.set_content(_content("text", message.text))
     if message.html is not None:
         built.add_alternative(_content("html", message.html), subtype="html")
-    for number, attachment in enumerate(message.attachments):
+    for number, attachment in enumerate(sequence("attachments", message.attachments)):
         _attach(built, f"attachments[{number}]", attachment)
     return built
 
@@ -102,6 +106,8 @@ def _content(field: str, text: str) -> str:
 
 
 def _attach(built: EmailMessage, field: str, attachment: Attachment) -> None:
+    if not isinstance(attachment, Attachment):
+        raise TypeError(f"{field} is an Attachment, not {type(attachment).__name__}")
     if not isinstance(attachment.content, bytes):
         raise TypeError(f"{field}.content is bytes, not {type(attachment.content).__name__}")
     main, slash, sub = check_text(f"{field}.type", attachment.type).partition("/")

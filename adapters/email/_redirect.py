@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import email
-import email.policy
 from collections.abc import Mapping
 
 from adapters.email._addresses import mailbox
 from adapters.email._transport import Answer, Delivery, Gate, Outgoing, Session, Transport
+from adapters.email._wire import AS_IT_IS
 
 
 class RedirectTransport:
@@ -50,7 +50,7 @@ class _RedirectSession:
 
 
 def _redirected(mail: Outgoing, to: str) -> bytes:
-    policy = email.policy.SMTP.clone(cte_type="7bit", utf8=not mail.message.isascii())
+    policy = AS_IT_IS.clone(utf8=not mail.message.isascii())
     message = email.message_from_bytes(mail.message, policy=policy)
     for name in ("To", "Cc", "Bcc"):
         del message[name]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.email import Attachment, Email
+from adapters.email import Attachment, CallableTransport, Email, MemoryTransport, Outgoing, RedirectTransport, Transport
 from adapters.email._content import differing
 from adapters.email._freeze import Frozen, Limits, freeze
 
@@ -115,6 +115,46 @@ def test_a_body_is_always_seven_bit() -> None:
     assert frozen(message).message.isascii()
     assert frozen(simple(text="Grüße", html="<p>Grüße</p>")).message.isascii()
     assert parsed(frozen(simple(text="Grüße"))).get_content().rstrip() == "Grüße"
+
+
+LINK = f"<https://example.org/unsubscribe?token={'0123456789abcdef' * 6}>"
+IDS = " ".join(f"<{number}{'A' * 60}@mail.outlook.example>" for number in range(3))
+
+
+def test_a_long_word_of_a_header_stays_whole() -> None:
+    # The stdlib makes encoded words of it, which no reader takes apart in these headers (RFC 2047 §5).
+    message = stdlib()
+    message["List-Unsubscribe"] = f"<mailto:leave@example.org>, {LINK}"
+    given = email.message_from_bytes(frozen(message).message, policy=email.policy.default)
+    for result in (
+        frozen(simple(headers={"List-Unsubscribe": LINK, "In-Reply-To": IDS[:85], "References": IDS})),
+        frozen(given),
+    ):
+        assert b"=?" not in result.message
+        assert LINK.encode() in result.message
+        assert max(map(len, result.message.splitlines())) < 998
+    assert parsed(frozen(simple(headers={"References": IDS})))["References"] == IDS
+    with_umlaut = frozen(simple(subject="Grüße " + "x" * 200)).message
+    assert b"=?" in with_umlaut
+    assert b"=?" in frozen(simple(subject="x" * 2000)).message  # nothing else keeps the lines short enough
+
+
+@pytest.mark.parametrize("address", ["ann@example.org", "jörg@example.org"])
+def test_what_takes_a_message_apart_again_leaves_its_headers_as_they_are(address: str) -> None:
+    content = frozen(simple(from_=address, headers={"List-Unsubscribe": LINK, "References": IDS})).message
+    seen: list[bytes] = []
+    staging = MemoryTransport()
+    transports: tuple[Transport, ...] = (
+        CallableTransport(lambda message, mail_from, recipients: seen.append(message.as_bytes())),
+        RedirectTransport(staging, "dev@example.org"),
+    )
+    for transport in transports:
+        transport.session().deliver(Outgoing(address, ("ann@example.org",), content), lambda refused: None)
+    assert seen == [content]
+    head = staging.sent[0].message.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert [line for line in content.partition(b"\r\n\r\n")[0].split(b"\r\n") if line not in head] == [
+        b"To: ann@example.org"
+    ]
 
 
 def test_recipients_are_distinct_and_in_order() -> None:
@@ -226,6 +266,9 @@ def test_a_message_inside_a_message_is_content() -> None:
         (simple(headers={"X A": "b"}), "X A"),
         (simple(headers={"Subject": "b"}), "Subject"),
         (simple(headers={"Bcc": "b@example.org"}), "Bcc"),
+        (simple(subject="Hello\u2028X"), "subject"),
+        (simple(headers={"X-A": "b\x85c"}), "X-A"),
+        (simple(to="Ann\u2029B <ann@example.org>"), "to"),
         (simple(text="\ud800"), "text"),
         (simple(attachments=[Attachment("a\nb", b"")]), r"attachments\[0\].filename"),
         (simple(attachments=[Attachment("a", b"", "nonsense")]), r"attachments\[0\].type"),
@@ -246,6 +289,13 @@ def test_wrong_types_are_refused_by_name() -> None:
         frozen(simple(subject=3))
     with pytest.raises(TypeError, match=r"attachments\[0\].content"):
         frozen(simple(attachments=[Attachment("a", "text")]))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"attachments\[0\] is an Attachment, not tuple"):
+        frozen(simple(attachments=[("a", b"x", "text/plain")]))
+    for field in ("to", "cc", "bcc", "reply_to", "attachments", "headers"):
+        with pytest.raises(TypeError, match=f"{field} .*, not NoneType"):
+            frozen(simple(**{field: None}))
+    with pytest.raises(TypeError, match=r"headers\[7\] .* not int"):
+        frozen(simple(headers={7: "x"}))
 
 
 def test_a_header_that_hides_a_line_break_in_an_encoded_word_is_refused() -> None:
@@ -267,6 +317,26 @@ def test_a_line_that_is_too_long_and_a_nul_are_refused() -> None:
         b"From: a@example.org\r\nTo: b@example.org\r\n\r\nx\x00\r\n", policy=email.policy.default
     )
     with pytest.raises(ValueError, match="NUL"):
+        frozen(message)
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("Date", "tomorrow"), ("Message-ID", "42"), ("Message-ID", "<a b@example.org>"), ("Message-ID", "<a@b> <c@d>")],
+)
+def test_a_date_or_message_id_that_is_none_is_refused(header: str, value: str) -> None:
+    message = stdlib()
+    message[header] = value
+    with pytest.raises(ValueError, match=f"{header} is not well formed"):
+        frozen(message)
+
+
+@pytest.mark.parametrize("charset", ["us-ascii", "nonsense"])
+def test_a_text_that_is_not_in_its_charset_is_refused(charset: str) -> None:
+    forwarded = b"Subject: x\r\nContent-Type: text/plain; charset=%b\r\n\r\n\xe4\r\n" % charset.encode()
+    message = stdlib()
+    message.add_attachment(email.message_from_bytes(forwarded, policy=email.policy.default))
+    with pytest.raises(ValueError, match="charset"):
         frozen(message)
 
 
