@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextvars import ContextVar
+from datetime import datetime
 from functools import lru_cache
 
 from fencing._token import Token
@@ -38,7 +39,12 @@ class Lease:
 
     ``lost`` is a :class:`threading.Event`, set once the lease is known to be gone: wait on it or look at it. Nothing
     here stops a paused process; only the downstream that compares tokens can.
+
+    ``began_at`` (aware): when the work began to exist that is done under the lease, the same for all its attempts and
+    replays, by its issuer's clock: of a job, when it was enqueued. None of a named lease, which does not know.
     """
+
+    began_at: datetime | None = None
 
     _ended: str | None = None
     _gone = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fencing._findings import Finding
@@ -19,9 +20,9 @@ class Guard(Protocol[H_co]):
     """A downstream that enforces the law. ``resources`` come checked, without repeats and sorted.
 
     ``open`` raises the marks (or refuses) and yields the handle through which the caller writes; check and write are
-    one atomic step. A guard may also have ``apply(resources, token, holder, effect, once, fingerprint)``, which runs
-    the effect form itself: to open, commit and retry a transaction, or to keep ``once=``. One whose writes hold only
-    if the caller's transaction commits says so by ``in_callers_transaction = True``, for the event record.
+    one atomic step. A guard may also have ``apply(resources, token, holder, effect, once, fingerprint, began_at)``,
+    which runs the effect form itself: to open, commit and retry a transaction, or to keep ``once=``. One whose writes
+    hold only if the caller's transaction commits says so by ``in_callers_transaction = True``, for the event record.
     """
 
     @property
@@ -74,10 +75,12 @@ class AppliesEffects(Protocol):
         effect: Callable[[Any], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """Run ``effect(handle)`` under the fence; with ``once``, at most once for that key. Return what it returned.
 
         With ``once``, a result that JSON cannot hold, NaN among them, is a ``TypeError``, and nothing is written.
+        ``began_at``: when the work that the key names began to exist; only for who forgets keys.
         """
 
 
@@ -93,6 +96,7 @@ class AppliesEffectsAsync(Protocol):
         effect: Callable[[Any], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """Await ``effect(handle)`` under the fence; with ``once``, at most once for that key."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
@@ -69,6 +70,7 @@ def fenced_write(
     token: Any = None,
     once: str | None = None,
     fingerprint: str | None = None,
+    began_at: datetime | None = None,
 ) -> T: ...
 @overload
 def fenced_write(
@@ -80,6 +82,7 @@ def fenced_write(
     token: Any = None,
     once: str | None = None,
     fingerprint: str | None = None,
+    began_at: datetime | None = None,
 ) -> Awaitable[T]: ...
 @overload
 def fenced_write(
@@ -91,6 +94,7 @@ def fenced_write(
     token: Any = None,
     once: str | None = None,
     fingerprint: str | None = None,
+    began_at: datetime | None = None,
 ) -> Any: ...
 def fenced_write(
     target: Any,
@@ -101,6 +105,7 @@ def fenced_write(
     token: Any = None,
     once: str | None = None,
     fingerprint: str | None = None,
+    began_at: datetime | None = None,
 ) -> Any:
     """Write to ``target`` only if no newer token has been seen for the resources.
 
@@ -112,7 +117,9 @@ def fenced_write(
     sessionmaker is taken in this form only: the transaction is opened, committed and, on contention only, retried.
     ``once=KEY`` (SQL) applies the effect at most once for the key, over all attempts, holders and replays, and
     returns the stored JSON result afterwards; the token is judged first. ``fingerprint`` says what the key stands for
-    (default: the sorted resources).
+    (default: the sorted resources). ``began_at`` (aware) is when the work began to exist that the key names, the same
+    for all its attempts and replays; a running job's is known. A database whose records of applied effects were purged
+    refuses a key without a record if the work is older than that, or nobody says how old it is.
 
     ``token=None`` takes the running job's or lease's; otherwise a :class:`Token` or anything with a ``.token``.
 
@@ -121,21 +128,18 @@ def fenced_write(
     :class:`~fencing.errors.OutcomeUnknownError`, and the other errors of the tree as they say.
     """
     resources = check_resources((resource, *more))
-    if effect is None and (once is not None or fingerprint is not None):
-        raise TypeError("once= and fingerprint= belong to the effect form: pass effect=a function of the handle")
-    if once is not None and (not isinstance(once, str) or not once):
-        raise TypeError(f"once= takes a non-empty str that names the effect, not {once!r}")
-    if fingerprint is not None and once is None:
-        raise TypeError("fingerprint= says what a once= key stands for: pass once= too")
+    if once is not None or fingerprint is not None or began_at is not None:
+        _check_once(effect, once, fingerprint)
+        began_at = began_of(token, began_at)
     guard = guard_for(target)
     presented, holder = resolve_token(token)
     if is_async(guard):
         if effect is None:
             return _AsyncWrite(guard, resources, presented, holder)
-        return _apply_async(guard, resources, presented, holder, effect, once, fingerprint)
+        return _apply_async(guard, resources, presented, holder, effect, once, fingerprint, began_at)
     if effect is None:
         return _SyncWrite(guard, resources, presented, holder)
-    return _apply(guard, resources, presented, holder, effect, once, fingerprint)
+    return _apply(guard, resources, presented, holder, effect, once, fingerprint, began_at)
 
 
 def raise_fence(target: Any, resource: str, /, *more: str, token: Any = None) -> Any:
@@ -188,6 +192,33 @@ def resolve_token(token: Any) -> tuple[Token, str]:
         return found, lease.holder
     holder = getattr(token, "holder", None)
     return found, holder if isinstance(holder, str) and holder else process_holder()
+
+
+def began_of(token: Any, began_at: datetime | None = None) -> datetime | None:
+    """Return when the work began: as the caller says, or as the job, lease or request knows whose token is meant.
+
+    Raises ``TypeError`` or ``ValueError`` for what is no aware time.
+    """
+    if began_at is None:
+        source = current_lease() if token is None else token
+        began_at = getattr(source, "began_at", None) or getattr(getattr(source, "lease", None), "began_at", None)
+        return began_at if isinstance(began_at, datetime) else None
+    if not isinstance(began_at, datetime):
+        raise TypeError(f"began_at= takes an aware datetime, not {type(began_at).__name__}")
+    if began_at.utcoffset() is None:
+        raise ValueError(f"began_at= takes an aware datetime: {began_at.isoformat()} has no zone")
+    return began_at
+
+
+def _check_once(effect: Any, once: Any, fingerprint: Any) -> None:
+    if effect is None:
+        raise TypeError(
+            "once=, fingerprint= and began_at= belong to the effect form: pass effect=a function of the handle"
+        )
+    if once is None:
+        raise TypeError("fingerprint= and began_at= say what a once= key stands for: pass once= too")
+    if not isinstance(once, str) or not once:
+        raise TypeError(f"once= takes a non-empty str that names the effect, not {once!r}")
 
 
 class recorded:
@@ -301,10 +332,11 @@ def _apply(
     effect: Callable[[Any], Any],
     once: str | None,
     fingerprint: str | None,
+    began_at: datetime | None,
 ) -> Any:
     with recorded("write", guard, resources, token, holder):
         if isinstance(guard, AppliesEffects):
-            return guard.apply(resources, token, holder, effect, once, fingerprint)
+            return guard.apply(resources, token, holder, effect, once, fingerprint, began_at)
         _refuse_once(guard.downstream, once)
         with guard.open(resources, token, holder) as handle:
             return effect(handle)
@@ -318,10 +350,11 @@ async def _apply_async(
     effect: Callable[[Any], Any],
     once: str | None,
     fingerprint: str | None,
+    began_at: datetime | None,
 ) -> Any:
     with recorded("write", guard, resources, token, holder):
         if isinstance(guard, AppliesEffectsAsync):
-            return await guard.aapply(resources, token, holder, effect, once, fingerprint)
+            return await guard.aapply(resources, token, holder, effect, once, fingerprint, began_at)
         _refuse_once(guard.downstream, once)
         async with guard.aopen(resources, token, holder) as handle:
             return await effect(handle)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from fencing._token import Token
 
@@ -24,6 +24,7 @@ __all__ = [
     "FencingError",
     "IssuerMismatchError",
     "KeyConflictError",
+    "KeyExpiredError",
     "LeaseLostError",
     "LeaseUnavailableError",
     "LineageConflictError",
@@ -160,6 +161,32 @@ class KeyConflictError(FencingError):
         super().__init__(message, **facts)
         self.key = key
         self.differs = differs
+
+
+class KeyExpiredError(FencingError):
+    """The records of applied effects were purged up to a moment after this work began: it may have been applied.
+
+    Nothing was written, and the effect was not run. ``key`` is the key, ``began_at`` when the work began (None: nobody
+    said), ``horizon`` the moment before which nothing is known any more; all that began later is.
+    """
+
+    key: str
+    began_at: datetime | None
+    horizon: datetime | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str,
+        began_at: datetime | None = None,
+        horizon: datetime | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.key = key
+        self.began_at = began_at
+        self.horizon = horizon
 
 
 class NotInTransactionError(FencingError):

@@ -168,7 +168,9 @@ class Claimer:
     def _hold(self, issuer: str, sent: float, claimed: Claimed) -> Held:
         task = self._tasks[claimed.task]
         token = issued(claimed.token, issuer, claimed.lineage)
-        return Held(claimed, task, Lease(token, f"job/{claimed.id}", self._owner, deadline=sent + task.lease))
+        lease = Lease(token, f"job/{claimed.id}", self._owner, deadline=sent + task.lease)
+        lease.began_at = claimed.created_at
+        return Held(claimed, task, lease)
 
     def _record(self, batch: list[Held], began: int) -> None:
         for held in batch:

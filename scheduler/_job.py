@@ -18,9 +18,9 @@ class Job:
     """One attempt of a job; read-only.
 
     ``args`` as enqueued; ``due_at`` (aware) when this attempt was due; ``attempt`` counts from 1; ``lease`` is this
-    attempt's, with ``remaining()``, ``ensure()`` and ``lost``; ``nominal`` is the local time that a schedule's rule
-    named (naive), None without a schedule. ``key`` names the job for idempotency over all its attempts and replays:
-    the one it was enqueued with, or ``job/ID``.
+    attempt's, with ``remaining()``, ``ensure()`` and ``lost``; ``created_at`` (aware) when it was enqueued;
+    ``nominal`` is the local time that a schedule's rule named (naive), None without a schedule. ``key`` names the job
+    for idempotency over all its attempts and replays: the one it was enqueued with, or ``job/ID``.
     """
 
     # Made for every attempt: a view of what the claim returned costs less than a copy of it.
@@ -37,6 +37,9 @@ class Job:
     task: str = _of_the_claim("task", "The name of its task.")
     args: Any = _of_the_claim("args", "What it was enqueued with.")
     due_at: datetime = _of_the_claim("due_at", "When this attempt was due; aware.")
+    created_at: datetime = _of_the_claim(
+        "created_at", "When it was enqueued; aware. The same for all its attempts and replays."
+    )
     attempt: int = _of_the_claim("attempt", "The number of this attempt, from 1.")
     queue: str = _of_the_claim("queue", "Its queue.")
     priority: int = _of_the_claim("priority", "Its priority; higher runs first.")

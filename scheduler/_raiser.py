@@ -90,7 +90,9 @@ class Raiser:
         if task.fences is None:
             return
         token = Token(claimed.token, issuer, claimed.lineage)
-        job = Job(claimed, Lease(token, f"job/{claimed.id}", f"revoked by {actor}", deadline=0.0))
+        lease = Lease(token, f"job/{claimed.id}", f"revoked by {actor}", deadline=0.0)
+        lease.began_at = claimed.created_at
+        job = Job(claimed, lease)
         for target, *resources in self._awaited(task.fences(job)):
             try:
                 self._awaited(raise_fence(target, *resources, token=job))

@@ -30,6 +30,7 @@ class Claimed(NamedTuple):
     nominal: datetime | None
     lag: float = 0.0
     trace: Any = None
+    created_at: datetime | None = None
 
 
 class Rescued(NamedTuple):

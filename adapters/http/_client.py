@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from adapters.http._fence import MAX_KEY, Fence, is_key
 from adapters.http._problem import error_from
 from fencing._law import check_resources
-from fencing._write import resolve_token
+from fencing._write import began_of, resolve_token
 
 if TYPE_CHECKING:
     import httpx
@@ -16,16 +17,20 @@ if TYPE_CHECKING:
 _EXTENSION: Final = "fencing"
 
 
-def fenced(resource: str, /, *more: str, token: Any = None, key: str | None = None) -> dict[str, Any]:
+def fenced(
+    resource: str, /, *more: str, token: Any = None, key: str | None = None, began_at: datetime | None = None
+) -> dict[str, Any]:
     """The ``extensions=`` of a request that writes to the resources: ``client.post(url, extensions=fenced("cart/7"))``.
 
     ``token=None`` means the running job's or lease's, as in ``fenced_write()``. ``key`` names the effect, the same at
-    every try, and becomes the ``Idempotency-Key``.
+    every try, and becomes the ``Idempotency-Key``. ``began_at`` (aware): when the work began that the key names, for a
+    service that purges its records of keys; of a running job it is known.
     """
     shown, holder = resolve_token(token)
     if key is not None and (not isinstance(key, str) or not is_key(key)):
         raise ValueError(f"an idempotency key is 1 to {MAX_KEY} bytes of printable text, not {key!r}")
-    return {_EXTENSION: Fence(check_resources((resource, *more)), shown, holder, key)}
+    began = began_of(token, began_at) if key is not None else None
+    return {_EXTENSION: Fence(check_resources((resource, *more)), shown, holder, key, began)}
 
 
 def fencing_hooks() -> dict[str, list[Callable[..., Any]]]:

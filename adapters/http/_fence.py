@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from adapters.http._fields import parse_item, parse_list, serialize_item
@@ -31,17 +32,22 @@ class Fence:
     """What a request shows. Pass it to ``fenced_write()`` as ``token=``, and its ``key`` as ``once=``.
 
     ``resources``: the names that the caller wrote, sorted. ``token``: the one token of all of them. ``holder``: who
-    the caller says to be, "" if it does not: for people to read. ``key``: the idempotency key or None.
+    the caller says to be, "" if it does not: for people to read. ``key``: the idempotency key or None. ``began_at``
+    (aware): when the work began, as the caller says, or None: with it, a service that purges its records of applied
+    keys still takes the keys of work that is younger (see ``adapters.sql.purge_applied``).
     """
 
     resources: tuple[str, ...]
     token: Token
     holder: str = ""
     key: str | None = None
+    began_at: datetime | None = None
 
     def fields(self) -> dict[str, str]:
         """The fields of a request that shows this."""
         parameters = [("token", str(self.token)), *([("holder", self.holder)] if self.holder else [])]
+        if self.began_at is not None:
+            parameters.append(("began", self.began_at.astimezone(UTC).isoformat()))
         fields = {TOKEN_FIELD: ", ".join(serialize_item(resource, parameters) for resource in self.resources)}
         if self.key is not None:
             fields[KEY_FIELD] = serialize_item(self.key)
@@ -70,7 +76,7 @@ def fence_from(
             f"the request has no field {TOKEN_FIELD}: say which resource is written, and your token"
         )
     try:
-        named, token, holder = _read_token(text)
+        named, token, holder, began_at = _read_token(text)
     except ValueError as exc:
         raise FenceFieldError(f"the field {TOKEN_FIELD} is not one: {exc}") from exc
     for resource in check_resources(resources):
@@ -83,7 +89,7 @@ def fence_from(
             )
     if issuers is not None and token.issuer not in issuers:
         raise FenceFieldError(f"tokens of the issuer {token.issuer!r} are not taken here", presented=token)
-    return Fence(named, token, holder, _read_key(values(KEY_FIELD), need_key))
+    return Fence(named, token, holder, _read_key(values(KEY_FIELD), need_key), began_at)
 
 
 def fingerprint(*parts: str | bytes) -> str:
@@ -98,23 +104,30 @@ def fingerprint(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def _read_token(text: str) -> tuple[tuple[str, ...], Token, str]:
+def _read_token(text: str) -> tuple[tuple[str, ...], Token, str, datetime | None]:
     names: list[str] = []
-    shown: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str, str]] = set()
     for resource, parameters in parse_list(text):
-        token, holder = parameters.get("token"), parameters.get("holder", "")
-        if token is None or holder is None:
+        token, holder, began = (parameters.get(name, "") for name in ("token", "holder", "began"))
+        if not token or holder is None or began is None:
             raise ValueError(f"{resource!r} has no parameter token, or one that is no string")
         names.append(resource)
-        shown.add((token, holder))
+        shown.add((token, holder, began))
     if len(shown) != 1:
-        raise ValueError("its members do not all show the same token and holder")
+        raise ValueError("its members do not all show the same token, holder and beginning")
     if len(set(names)) != len(names):
         raise ValueError("it names a resource twice")
-    [(written, holder)] = shown
+    [(written, holder, began)] = shown
     # For people to read, and kept with the mark: no database should stumble over a control character in it.
     readable = "".join(character if character.isprintable() else " " for character in holder[:255])
-    return check_resources(tuple(names)), Token.parse(written), readable
+    return check_resources(tuple(names)), Token.parse(written), readable, _read_moment(began) if began else None
+
+
+def _read_moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.utcoffset() is None:
+        raise ValueError(f"began={text!r} has no offset from UTC")
+    return moment
 
 
 def _read_key(values: list[str], need_key: bool) -> str | None:

@@ -15,6 +15,7 @@ from fencing.errors import (
     FencingError,
     IssuerMismatchError,
     KeyConflictError,
+    KeyExpiredError,
     LineageConflictError,
     MarkMissingError,
     OutcomeUnknownError,
@@ -46,6 +47,10 @@ _PROBLEMS: Final[tuple[tuple[type[FencingError], str, int, str, str], ...]] = (
     (
         KeyConflictError, "key-conflict", 409, "The idempotency key was used for something else",
         "Nothing was written. Use another key for another request.",
+    ),
+    (
+        KeyExpiredError, "key-expired", 410, "The idempotency key is older than the records that are kept",
+        "Nothing was written now; it may have been before. Look; new work takes a new key.",
     ),
     (
         MarkMissingError, "mark-missing", 503, "The resource's mark is lost",
@@ -94,7 +99,7 @@ def problem_of(error: FencingError) -> Problem | None:
         "mark": error.mark and str(error.mark),
         "holder": error.holder,
     }
-    if isinstance(error, KeyConflictError):
+    if isinstance(error, KeyConflictError | KeyExpiredError):
         facts["key"] = error.key
     body = json.dumps({name: value for name, value in facts.items() if value is not None}).encode()
     headers = {"content-type": CONTENT_TYPE, "content-length": str(len(body)), "cache-control": "no-store"}
@@ -126,7 +131,7 @@ def error_from(status: int, content_type: str, body: bytes, downstream: str) -> 
             if about["mark"]:
                 text += f" Presented {about['presented']} to {about['resource']!r}, mark {about['mark']}"
                 text += f" set by {about['holder']}." if about["holder"] else "."
-            if kind is KeyConflictError:
+            if kind in (KeyConflictError, KeyExpiredError):
                 about["key"] = _text(facts, "key") or ""
             return kind(text, **about)
     return None

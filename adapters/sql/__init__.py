@@ -8,13 +8,16 @@ from adapters.sql._administer import adopt, compact, keep_refusals
 from adapters.sql._guard import SqlGuard, guard_for
 from adapters.sql._protect import protect, protected, unfenced, unprotect
 from adapters.sql._protect_list import Protected
+from adapters.sql._retain import AppliedKey, PurgedKeys, purge_applied, read_applied
 from adapters.sql._rowmark import row_mark_columns
 from adapters.sql._rows import RowGuard
 from adapters.sql._schema import create_all, ddl, metadata, tables
 from adapters.sql._statement import Written, fenced_statement
 
 __all__ = [
+    "AppliedKey",
     "Protected",
+    "PurgedKeys",
     "RowGuard",
     "SqlGuard",
     "Written",
@@ -28,6 +31,8 @@ __all__ = [
     "metadata",
     "protect",
     "protected",
+    "purge_applied",
+    "read_applied",
     "row_mark_columns",
     "tables",
     "unfenced",

@@ -62,7 +62,7 @@ def keep_refusals(bind: Any, *, schema: str | None = None) -> Callable[[], None]
             "holder": refusal.holder,
             "late": refusal.late and refusal.late.total_seconds(),
         }
-        facts = _act("refused", refusal.resource, str(refusal), detail, refusal.presenter)
+        facts = act_of("refused", refusal.resource, str(refusal), detail, refusal.presenter)
         if os.getpid() not in writers:
             writers[os.getpid()] = ThreadPoolExecutor(1, "fencing-refusals")
         wait([writers[os.getpid()].submit(write, facts)], _PATIENCE)
@@ -120,7 +120,7 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
         detail = {"issuer": "", "lineage": "", "value": -1, "to": str(new)}
         if before is not None:
             detail |= {"issuer": before.issuer, "lineage": before.lineage, "value": before.value}
-        yield Statement(sql.insert_act, _act("adopt", name, reason, detail))
+        yield Statement(sql.insert_act, act_of("adopt", name, reason, detail))
         return new
 
     def plan(tx: Tx, sql: Dialect, options: Options) -> Plan[Token]:
@@ -163,7 +163,7 @@ def compact(
         if sql.name == "mysql":
             for (name,) in rows:
                 yield Statement(sql.unmake_one, {"resource": name})
-        yield Statement(sql.insert_act, _act("compact", None, reason, {**facts, "removed": len(rows)}))
+        yield Statement(sql.insert_act, act_of("compact", None, reason, {**facts, "removed": len(rows)}))
         return len(rows)
 
     def plan(tx: Tx, sql: Dialect, options: Options) -> Plan[int]:
@@ -172,9 +172,10 @@ def compact(
     return _change(target, schema, plan)
 
 
-def _act(
+def act_of(
     kind: str, resource: str | None, reason: str, detail: dict[str, Any], actor: str | None = None
 ) -> dict[str, Any]:
+    """The parameters with which an act is recorded."""
     return {
         "kind": kind,
         "resource": resource,

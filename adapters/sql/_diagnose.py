@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC
 
 from adapters._tx import Plan, Statement
 from adapters.sql._protect_list import list_protected
 from fencing._findings import Finding
 
-_TABLES = ("fencing_mark", "fencing_applied", "fencing_floor", "fencing_act")
+_TABLES = ("fencing_mark", "fencing_applied", "fencing_floor", "fencing_act", "fencing_horizon")
 _OLDEST_SQLITE = (3, 35)
 _MAX_SKEW = 2.0
 """Seconds by which the clocks of application and database may differ before it is worth a word."""
@@ -28,7 +29,9 @@ def diagnose(dialect: str, schema: str | None, downstream: str) -> Plan[list[Fin
         [(clock,)] = yield Statement(_CLOCKS[dialect])
         findings.append(clock_finding(downstream, float(clock), sent, time.time()))
     if all(one.severity == "ok" for one in findings if one.check in ("sql.tables", "sql.privileges")):
-        findings += yield from _floor(schema, downstream, "`" if dialect == "mysql" else '"')
+        quote = "`" if dialect == "mysql" else '"'
+        findings += yield from _floor(schema, downstream, quote)
+        findings.append((yield from _horizon(schema, downstream, quote)))
         if dialect != "mysql":
             findings += yield from _protection(dialect, schema, downstream)
     return findings
@@ -72,6 +75,31 @@ def _floor(schema: str | None, where: str, quote: str) -> Plan[list[Finding]]:
             )
         )
     return found
+
+
+def _horizon(schema: str | None, where: str, quote: str) -> Plan[Finding]:
+    table = f"{quote}{schema}{quote}.fencing_horizon" if schema else "fencing_horizon"
+    rows = yield Statement(f"select horizon from {table}")
+    if not rows:
+        return Finding(
+            "sql.horizon",
+            "broken",
+            where,
+            "fencing_horizon has no row",
+            "no new once= key is taken: nothing says which records of applied effects were purged",
+            f"insert into {table} (one) values (1)",
+        )
+    horizon = rows[0][0]
+    if getattr(horizon, "tzinfo", None) is not None:
+        horizon = horizon.astimezone(UTC).replace(tzinfo=None)
+    return Finding(
+        "sql.horizon",
+        "ok",
+        where,
+        "nothing was purged of the records of once= keys; adapters.sql.purge_applied() keeps them few"
+        if horizon is None
+        else f"records of once= keys were purged: one without a record is refused to work from before {horizon} (UTC)",
+    )
 
 
 def _protection(dialect: str, schema: str | None, where: str) -> Plan[list[Finding]]:

@@ -59,14 +59,38 @@ class Dialect:
     """Withdraw the permission."""
     claim_key: str
     """Insert ``:key`` with ``:fingerprint`` if it is not there, after whoever is inserting it; a row if inserted."""
+    read_horizon: str
+    """Read the moment before which records of applied effects were purged, as it is after the statement before.
+
+    Where the snapshot is the whole transaction's, the row is locked too, and a purge since the snapshot an error.
+    """
     read_applied: str
     """Read the fingerprint and result of ``:key``."""
     store_result: str
     """Store ``:result`` for ``:key``; a row if it is there, but on MariaDB and MySQL."""
+    show_applied: str
+    """Read ``:key`` for a person: fingerprint, result, issuer, lineage, value, holder, when applied, when begun."""
+    look_at_horizon: str
+    """Read the horizon to show it, and the time."""
+    lock_horizon: str
+    """Read the horizon and the time; one purge at a time."""
+    store_horizon: str
+    """Store ``:horizon``."""
+    page_applied: str
+    """The last of the ``:batch`` keys after ``:after``, and how many they are."""
+    purge_applied: str
+    """Remove the records after ``:after`` up to ``:last`` of effects that were applied before ``:applied`` and whose
+    work is not known to have begun at ``:before`` or later; a row each. On MariaDB and MySQL their keys, locked."""
+    remove_applied: str
+    """Remove the record of ``:key``: only where ``purge_applied`` does not."""
+    count_applied: str
+    """How many ``purge_applied`` would remove of all, and how many there are."""
     names: Callable[[tuple[str, ...]], Any]
     """How several names are passed as the one parameter ``:resources``."""
     moment: Callable[[Any], datetime]
     """How a mark's time is read, aware."""
+    written: Callable[[datetime | None], Any]
+    """How an aware time is passed as a parameter."""
     close: str | None = None
     """Not on PostgreSQL, which can name a transaction: take the sign of this one off a mark, before the commit. In the
     driver's own parameter style, one parameter. Statements that raise marks then answer with the sign and the name too.

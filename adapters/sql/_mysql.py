@@ -23,7 +23,7 @@ def mysql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     """
     prefix = f"`{schema}`." if schema else ""
     mark, applied = f"{prefix}fencing_mark", f"{prefix}fencing_applied"
-    floor, act = f"{prefix}fencing_floor", f"{prefix}fencing_act"
+    floor, act, horizon = f"{prefix}fencing_floor", f"{prefix}fencing_act", f"{prefix}fencing_horizon"
     name = "cast(:resource as binary)"
     columns = "convert(resource using utf8mb4), issuer, lineage, value, holder, marked_at"
     into = "resource, issuer, lineage, value, holder, marked_at, since, raised"
@@ -73,13 +73,31 @@ def mysql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
             where kind = :kind and (:resource is null or resource = {name}) order by id desc limit :limit""",
         open_unfenced="",
         close_unfenced="",
-        claim_key=f"""insert into {applied} (`key`, fingerprint, claim, issuer, lineage, value, holder, applied_at)
-            values (cast(:key as binary), :fingerprint, :claim, :issuer, :lineage, :value, :holder, {_NOW})
+        claim_key=f"""insert into {applied}
+                (`key`, fingerprint, claim, began_at, issuer, lineage, value, holder, applied_at)
+            values (cast(:key as binary), :fingerprint, :claim, :began, :issuer, :lineage, :value, :holder, {_NOW})
             on duplicate key update claim = claim""",
+        # A locking read shows what is committed, whatever the transaction's snapshot.
+        read_horizon=f"select horizon from {horizon} lock in share mode",
         read_applied=f"select fingerprint, result, claim from {applied} where `key` = cast(:key as binary) for update",
         store_result=f"update {applied} set result = :result where `key` = cast(:key as binary)",
+        show_applied=f"""select fingerprint, result, issuer, lineage, value, holder, applied_at, began_at from {applied}
+            where `key` = cast(:key as binary)""",
+        look_at_horizon=f"select horizon, {_NOW} from {horizon}",
+        lock_horizon=f"select horizon, {_NOW} from {horizon} for update",
+        store_horizon=f"update {horizon} set horizon = :horizon",
+        page_applied=f"""select convert(max(`key`) using utf8mb4), count(*) from (
+                select `key` from {applied} where `key` > cast(:after as binary) order by `key` limit :batch
+            ) page""",
+        # Never waits for a writer, who may be waiting for the horizon.
+        purge_applied=f"""select convert(`key` using utf8mb4) from {applied}
+            where `key` > cast(:after as binary) and `key` <= cast(:last as binary) and {_OLD}
+            for update skip locked""",
+        remove_applied=f"delete from {applied} where `key` = cast(:key as binary)",
+        count_applied=f"select coalesce(sum({_OLD}), 0), count(*) from {applied}",
         names=list,
         moment=_moment,
+        written=_written,
         busy_timeout_ms=lock_timeout_ms,
     )
 
@@ -87,3 +105,10 @@ def mysql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
 def _moment(value: Any) -> datetime:
     moment: datetime = value
     return moment.replace(tzinfo=UTC)
+
+
+def _written(value: datetime | None) -> datetime | None:
+    return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+
+_OLD = "applied_at < :applied and (began_at is null or began_at < :before)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx, run, run_async, transaction_of
@@ -68,9 +69,10 @@ class OpenGuard:
         effect: Callable[[Any], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """Run the effect under the fence, in the caller's transaction; with ``once`` all of it in a savepoint."""
-        write = write_of(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint, began_at)
         tx = self._tx()
         if once is None:
             run(self._options.guard(tx, write), tx)
@@ -182,9 +184,10 @@ class AsyncOpenGuard:
         effect: Callable[[Any], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """As :meth:`OpenGuard.apply`."""
-        write = write_of(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint, began_at)
         tx = self._tx()
         if once is None:
             await run_async(self._options.guard(tx, write), tx)

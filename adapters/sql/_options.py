@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from inspect import isawaitable, iscoroutine
 from typing import Any, get_args
 
@@ -39,13 +40,21 @@ class Write:
     holder: str
     once: str | None = None
     fingerprint: str | None = None
+    began_at: datetime | None = None
 
 
-def write_of(resources: tuple[str, ...], token: Token, holder: str, once: str | None, fingerprint: str | None) -> Write:
+def write_of(
+    resources: tuple[str, ...],
+    token: Token,
+    holder: str,
+    once: str | None,
+    fingerprint: str | None,
+    began_at: datetime | None,
+) -> Write:
     """Return the write of an effect. Raises ``ValueError`` for a key or fingerprint that a table cannot hold."""
     if once is not None:
         check_key(once, fingerprint)
-    return Write(resources, token, holder, once, fingerprint)
+    return Write(resources, token, holder, once, fingerprint, began_at)
 
 
 @dataclass(slots=True)
@@ -112,6 +121,7 @@ class Options:
                 write.resources,
                 write.token,
                 write.holder,
+                write.began_at,
                 tx.downstream,
             )
         )

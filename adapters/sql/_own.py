@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
 from adapters._tx import AsyncTx, Plan, SyncTx, committing, retryable, run, run_async
@@ -18,7 +19,7 @@ from fencing._explain import Explanation
 from fencing._findings import Finding
 from fencing._law import Mark
 from fencing._token import Token
-from fencing.errors import ContentionError
+from fencing.errors import ContentionError, OutcomeUnknownError
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ class OwnGuard:
 
     On contention the transaction is rolled back and the whole is run again, the effect too: at most five times in all,
     with pauses of up to a second. A refusal is final. A commit whose answer was lost is ``OutcomeUnknownError``, and
-    is not tried again.
+    is not tried again, but with ``once=``: the key tells the next try whether it was done.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class OwnGuard:
         effect: Callable[[Any], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """Open, fence, run the effect, commit."""
-        write = write_of(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint, began_at)
 
         def work(tx: SyncTx) -> Any:
             if once is not None:
@@ -60,7 +62,15 @@ class OwnGuard:
             run(self._options.guard(tx, write), tx)
             return run_effect(tx, effect)
 
-        return self._commit(work)
+        try:
+            return self._commit(work)
+        except OutcomeUnknownError as unknown:
+            if once is None:
+                raise
+            try:
+                return self._commit(work)
+            except Exception as exc:
+                raise unknown from exc
 
     def perform(self, make: Callable[[SyncTx], Plan[T]]) -> T:
         """Run a plan, commit; on contention again, as :meth:`apply`."""
@@ -137,9 +147,10 @@ class AsyncOwnGuard:
         effect: Callable[[Any], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """As :meth:`OwnGuard.apply`."""
-        write = write_of(resources, token, holder, once, fingerprint)
+        write = write_of(resources, token, holder, once, fingerprint, began_at)
 
         async def work(tx: AsyncTx) -> Any:
             if once is not None:
@@ -147,7 +158,15 @@ class AsyncOwnGuard:
             await run_async(self._options.guard(tx, write), tx)
             return await run_effect_async(tx, effect)
 
-        return await self._commit(work)
+        try:
+            return await self._commit(work)
+        except OutcomeUnknownError as unknown:
+            if once is None:
+                raise
+            try:
+                return await self._commit(work)
+            except Exception as exc:
+                raise unknown from exc
 
     async def perform(self, make: Callable[[AsyncTx], Plan[T]]) -> T:
         """As :meth:`OwnGuard.perform`."""

@@ -61,7 +61,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     """
     prefix = f'"{schema}".' if schema else ""
     mark, applied = f"{prefix}fencing_mark", f"{prefix}fencing_applied"
-    floor, act = f"{prefix}fencing_floor", f"{prefix}fencing_act"
+    floor, act, horizon = f"{prefix}fencing_floor", f"{prefix}fencing_act", f"{prefix}fencing_horizon"
     if lock_timeout_ms is None:
         lower, restore, restore_last = "''", "null", "null"
     else:
@@ -151,17 +151,46 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
             select 'unfenced', cast(:actor as text), cast(:reason as text), '{{}}', clock_timestamp(), {TX}""",
         close_unfenced=f"""update {act} set ended_at = clock_timestamp()
             where kind = 'unfenced' and tx = {TX} and ended_at is null""",
-        claim_key=f"""insert into {applied} (key, fingerprint, issuer, lineage, value, holder, applied_at)
-            select cast(:key as text), cast(:fingerprint as text), {token} where {lower} is not null
+        claim_key=f"""insert into {applied} (key, fingerprint, began_at, issuer, lineage, value, holder, applied_at)
+            select cast(:key as text), cast(:fingerprint as text), cast(:began as timestamptz), {token}
+            where {lower} is not null
             on conflict (key) do nothing returning 1, {restore}""",
+        # Under READ COMMITTED a new statement sees what was committed before, and no lock makes writers take turns with
+        # purges; under a stricter level only a lock notices that the row has changed since the snapshot.
+        read_horizon=f"""with kept as materialized (
+                select horizon from {horizon}
+                where current_setting('transaction_isolation') <> 'read committed' for share
+            ) select horizon from kept union all
+            select horizon from {horizon} where current_setting('transaction_isolation') = 'read committed'""",
         read_applied=f"select fingerprint, result, {restore} from {applied} where key = cast(:key as text)",
         store_result=f"""update {applied} set result = cast(:result as text) where key = cast(:key as text)
             returning 1""",
+        show_applied=f"""select fingerprint, result, issuer, lineage, value, holder, applied_at, began_at from {applied}
+            where key = cast(:key as text)""",
+        look_at_horizon=f"select horizon, clock_timestamp() from {horizon}",
+        lock_horizon=f"select horizon, clock_timestamp() from {horizon} for update",
+        store_horizon=f"update {horizon} set horizon = cast(:horizon as timestamptz)",
+        page_applied=f"""select max(key), count(*) from (
+                select key from {applied} where key > cast(:after as text) order by key limit cast(:batch as bigint)
+            ) page""",
+        purge_applied=f"""delete from {applied}
+            where key > cast(:after as text) and key <= cast(:last as text) and {_OLD} returning 1""",
+        remove_applied="",
+        count_applied=f"select count(*) filter (where {_OLD}), count(*) from {applied}",
         names=list,
         moment=_moment,
+        written=_written,
     )
 
 
 def _moment(value: Any) -> datetime:
     moment: datetime = value
     return moment
+
+
+def _written(value: datetime | None) -> datetime | None:
+    return value
+
+
+_OLD = """applied_at < cast(:applied as timestamptz)
+    and (began_at is null or began_at < cast(:before as timestamptz))"""

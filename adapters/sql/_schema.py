@@ -66,6 +66,11 @@ _FILL_FLOOR = {
     "mysql": "insert ignore into {} (one, floors) values (1, '{{}}')",
 }
 _FILL_FLOOR["mariadb"] = _FILL_FLOOR["mysql"]
+_FILL_HORIZON = {
+    name: text.replace("(one, floors) values (1, '{{}}')", "(one) values (1)") for name, text in _FILL_FLOOR.items()
+}
+_FILLED = {"fencing_floor": _FILL_FLOOR, "fencing_horizon": _FILL_HORIZON}
+"""The tables of one row, which must be there."""
 
 
 def check_schema(schema: str | None) -> str | None:
@@ -79,9 +84,9 @@ def check_schema(schema: str | None) -> str | None:
     return schema
 
 
-def _fill_floor(table: Table, connection: Connection, **_: Any) -> None:
+def _fill(table: Table, connection: Connection, **_: Any) -> None:
     full = connection.dialect.identifier_preparer.format_table(table)
-    connection.exec_driver_sql(_FILL_FLOOR[connection.dialect.name].format(full))
+    connection.exec_driver_sql(_FILLED[table.name][connection.dialect.name].format(full))
 
 
 def tables(schema: str | None = None) -> MetaData:
@@ -91,7 +96,9 @@ def tables(schema: str | None = None) -> MetaData:
     ``fencing_floor``: one row, which must be there (Alembic does not make it): the floors that ``compact()`` set.
     ``fencing_act``: what persons did past the guard: adopted a resource, wrote unfenced, compacted; and refusals kept.
     ``fencing_applied``: one row per ``once=`` key: what the key stands for, the JSON result, and under which token it
-    was applied.
+    was applied, when, and when its work began, if somebody said.
+    ``fencing_horizon``: one row, as in ``fencing_floor``: the moment before which records of applied effects were
+    purged.
     """
     made = MetaData(schema=check_schema(schema))
     Table(
@@ -141,12 +148,21 @@ def tables(schema: str | None = None) -> MetaData:
         Column("claim", _WORD),
         *_token_columns(),
         Column("applied_at", _MOMENT, nullable=False),
+        Column("began_at", _MOMENT),
         sqlite_with_rowid=False,
+    )
+    horizon = Table(
+        "fencing_horizon",
+        made,
+        Column("one", SmallInteger, primary_key=True, autoincrement=False),
+        # Empty: nothing was ever purged. It never goes back.
+        Column("horizon", _MOMENT),
     )
     for name in _ROOMY:
         room = DDL(_ROOM.format("%(fullname)s"))  # type: ignore[no-untyped-call]
         event.listen(made.tables[_full(name, schema)], "after_create", room.execute_if(dialect="postgresql"))
-    event.listen(floor, "after_create", _fill_floor)
+    for one in (floor, horizon):
+        event.listen(one, "after_create", _fill)
     return made
 
 
@@ -187,8 +203,8 @@ def ddl(dialect: str, schema: str | None = None) -> str:
         full = known.identifier_preparer.format_table(table)
         if dialect == "postgresql" and table.name in _ROOMY:
             made.append(_ROOM.format(full))
-        if table.name == "fencing_floor":
-            made.append(_FILL_FLOOR[dialect].format(full))
+        if table.name in _FILLED:
+            made.append(_FILLED[table.name][dialect].format(full))
     return "".join(f"{one};\n" for one in made)
 
 
@@ -228,7 +244,8 @@ def _create(connection: Connection, schema: str | None) -> None:
     made = tables(schema)
     made.create_all(connection)
     # Also where the table was there: SQLite's driver commits DDL by itself, and may have committed nothing else.
-    _fill_floor(made.tables[_full("fencing_floor", schema)], connection)
+    for name in _FILLED:
+        _fill(made.tables[_full(name, schema)], connection)
 
 
 def _is_async(bind: Any) -> bool:

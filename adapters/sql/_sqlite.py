@@ -21,7 +21,7 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
     """
     prefix = f'"{schema}".' if schema else ""
     mark, applied = f"{prefix}fencing_mark", f"{prefix}fencing_applied"
-    floor, act = f"{prefix}fencing_floor", f"{prefix}fencing_act"
+    floor, act, horizon = f"{prefix}fencing_floor", f"{prefix}fencing_act", f"{prefix}fencing_horizon"
     columns = "resource, issuer, lineage, value, holder, marked_at"
     token = f":issuer, :lineage, :value, :holder, {_NOW}"
     # Set only where a trigger asks for it: the commit takes it back, with a statement of its own.
@@ -77,12 +77,25 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         open_unfenced=f"""insert into {act} (kind, actor, reason, detail, at, tx)
             values ('unfenced', :actor, :reason, '{{}}', {_NOW}, 1)""",
         close_unfenced=f"""update {act} set ended_at = {_NOW}, tx = null where kind = 'unfenced' and tx = 1""",
-        claim_key=f"""insert into {applied} ("key", fingerprint, issuer, lineage, value, holder, applied_at)
-            values (:key, :fingerprint, {token}) on conflict ("key") do nothing returning 1""",
+        claim_key=f"""insert into {applied} ("key", fingerprint, began_at, issuer, lineage, value, holder, applied_at)
+            values (:key, :fingerprint, :began, {token}) on conflict ("key") do nothing returning 1""",
+        read_horizon=f"select horizon from {horizon}",
         read_applied=f'select fingerprint, result from {applied} where "key" = :key',
         store_result=f'update {applied} set result = :result where "key" = :key returning 1',
+        show_applied=f"""select fingerprint, result, issuer, lineage, value, holder, applied_at, began_at from {applied}
+            where "key" = :key""",
+        look_at_horizon=f"select horizon, {_NOW} from {horizon}",
+        lock_horizon=f"select horizon, {_NOW} from {horizon}",
+        store_horizon=f"update {horizon} set horizon = :horizon",
+        page_applied=f"""select max("key"), count(*) from (
+                select "key" from {applied} where "key" > :after order by "key" limit :batch
+            )""",
+        purge_applied=f'delete from {applied} where "key" > :after and "key" <= :last and {_OLD} returning 1',
+        remove_applied="",
+        count_applied=f"select coalesce(sum({_OLD}), 0), count(*) from {applied}",
         names=_names,
         moment=_moment,
+        written=_written,
         close=f"update {mark} set tx = null where resource = ?",
         busy_timeout_ms=lock_timeout_ms,
     )
@@ -90,6 +103,14 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
 
 def _names(resources: tuple[str, ...]) -> str:
     return json.dumps(resources)
+
+
+def _written(value: datetime | None) -> str | None:
+    # As the database writes it, but to the microsecond: what is text is compared as text.
+    return None if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+_OLD = "applied_at < :applied and (began_at is null or began_at < :before)"
 
 
 def _moment(value: Any) -> datetime:

@@ -82,6 +82,7 @@ class MemoryGuard:
         effect: Callable[[MemoryStore], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """Run the effect; with ``once``, only if the key was not applied before."""
         with self.open(resources, token, holder) as store:

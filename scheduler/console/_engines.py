@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -12,8 +13,10 @@ import psycopg
 import sqlalchemy
 from sqlalchemy.exc import SQLAlchemyError
 
-from adapters.email import SmtpTransport, Transport
 from scheduler.console._options import attribute_of
+
+if TYPE_CHECKING:
+    from adapters.email import Transport
 
 SMTP_PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 """The schemes of a mail server's address, with their usual ports."""
@@ -52,6 +55,8 @@ def transaction(engine: sqlalchemy.Engine) -> Iterator[sqlalchemy.Connection]:
 
 def transport_of(text: str) -> Transport:
     """Return the transport that a mail server's URL or MODULE:TRANSPORT names."""
+    from adapters.email import SmtpTransport  # its extra is needed for mail alone
+
     if "://" not in text:
         found = attribute_of(text, "--transport")
         if not isinstance(getattr(found, "name", None), str) or not callable(getattr(found, "session", None)):

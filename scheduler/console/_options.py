@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -19,6 +19,8 @@ import click
 from fencing._registry import check_packages
 from scheduler import Scheduler
 
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAY = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?")
 
 
@@ -58,6 +60,17 @@ def read_moment(text: str) -> datetime:
     """
     day = _DAY.fullmatch(text)
     return datetime.fromisoformat(f"{day[1]}T00:00{day[2] or ''}" if day else text)
+
+
+def read_duration(text: str) -> timedelta:
+    """A number of seconds, or one with a unit: 90, 30m, 12h, 30d, 4w."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no duration such as 12h, 30d or 4w")
+    try:
+        return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    except OverflowError as exc:
+        raise click.BadParameter(f"{text!r} is longer than time goes") from exc
 
 
 def attribute_of(text: str, what: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -14,24 +13,10 @@ import click
 from adapters.email import Act, Details, Entry, Outbox, Purged, Resolution
 from adapters.email._states import FINISHED, STATES, State
 from scheduler.console._engines import engine_of, transaction
-from scheduler.console._options import act_options, dsn_option, json_option, print_json, print_table
+from scheduler.console._options import act_options, dsn_option, json_option, print_json, print_table, read_duration
 from scheduler.console._outbox_relay import relay
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-def _duration(text: str) -> timedelta:
-    """A number of seconds, or one with a unit: 90, 30m, 12h, 30d, 4w."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no duration such as 12h, 30d or 4w")
-    try:
-        return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
-    except OverflowError as exc:
-        raise click.BadParameter(f"{text!r} is longer than time goes") from exc
 
 
 def _target(command: F) -> F:
@@ -184,7 +169,7 @@ def cancel(keys: tuple[str, ...], reason: str, actor: str, target: str | None, d
 
 @outbox.command()
 @click.option(
-    "--older-than", type=_duration, metavar="DURATION", required=True, help="Of the end of a message: 12h, 30d, 4w."
+    "--older-than", type=read_duration, metavar="DURATION", required=True, help="Of the end of a message: 12h, 30d, 4w."
 )
 @click.option(
     "--what",

@@ -68,7 +68,7 @@ claimed as (
             + make_interval(secs => (%(leases)s::float8[])[array_position(%(tasks)s::text[], j.task)])
     where j.id = any((select ids from picked)::bigint[])
     returning j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
-        j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag, j.trace
+        j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag, j.trace, j.created_at
 )
 select l.ok, l.name as issuer, l.free, coalesce((select sum(most) from quota) > cardinality((select ids from picked)), false) as met_others,
     {guarded_says}, c.*

@@ -43,4 +43,4 @@ set status = 'leased',
     lease_until = (select now from live) + make_interval(secs => %(lease)s)
 where j.id = any((select ids from picked)::bigint[])
 returning (select name from live) as issuer, j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
-    j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag, j.trace
+    j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag, j.trace, j.created_at

@@ -112,7 +112,7 @@ def test_the_ddl_text_makes_the_same_tables_as_the_metadata(address: str) -> Non
             connection.exec_driver_sql(statement)
     assert columns() == made
     assert options() == (["{fillfactor=70}"] * 2 if dialect == "postgresql" else [])
-    assert set(made) == {"fencing_mark", "fencing_applied", "fencing_floor", "fencing_act"}
+    assert set(made) == {"fencing_mark", "fencing_applied", "fencing_floor", "fencing_act", "fencing_horizon"}
     assert works(address)
 
 
@@ -175,12 +175,12 @@ def severities(findings: list[Finding]) -> list[str]:
 
 def test_missing_tables_are_found(address: str) -> None:
     sql_doors.engine(address).connect().close()
-    assert severities(found(address, "sql.tables")) == ["broken"] * 4
+    assert severities(found(address, "sql.tables")) == ["broken"] * 5
     create_all(sql_doors.engine(address))
-    assert severities(found(address, "sql.tables")) == ["ok"] * 4
+    assert severities(found(address, "sql.tables")) == ["ok"] * 5
     assert (
         severities(found(address, "sql.tables", SqlGuard(schema="main" if "sqlite" in address else "public")))
-        == ["ok"] * 4
+        == ["ok"] * 5
     )
 
 
@@ -233,10 +233,10 @@ def application(pg_dsn: str) -> Iterator[str]:
 
 def test_missing_privileges_are_found(pg_dsn: str, application: str) -> None:
     create_all(sql_doors.engine(pg_dsn))
-    assert severities(found(application, "sql.privileges")) == ["broken"] * 4
+    assert severities(found(application, "sql.privileges")) == ["broken"] * 5
     with psycopg.connect(pg_dsn, autocommit=True) as bare:
         bare.execute(
-            "grant select, insert, update on fencing_mark, fencing_applied, fencing_floor, fencing_act"
+            "grant select, insert, update on fencing_mark, fencing_applied, fencing_floor, fencing_act, fencing_horizon"
             " to fencing_application"
         )
     assert found(application, "sql.privileges") == []

@@ -99,6 +99,43 @@ def test_an_effect_under_the_jobs_key_stays_applied_once_over_a_replay(
     engine.dispose()
 
 
+def test_a_replay_that_is_older_than_the_records_of_effects_is_refused(
+    app: Scheduler, tables: Tables, database: str
+) -> None:
+    """It comes with a newer token and the old key; the job knows how old it is."""
+    import sqlalchemy as sa
+    from support.sql_doors import sync_url
+
+    from adapters.sql import create_all, purge_applied, read_applied
+
+    engine = sa.create_engine(sync_url(database))
+    create_all(engine)
+    charged: list[int] = []
+
+    @app.task("charge", retry=Retry(max_attempts=1))
+    def charge(job: Job) -> object:
+        fenced_write(engine, f"account/{job.id}", effect=lambda tx: charged.append(job.id), once=job.key)
+        return Bury("the letter could not be printed")
+
+    old = app.enqueue("charge", key=f"{tables.schema}-old").id
+    app.run_until_idle()
+    assert read_applied(engine, f"{tables.schema}-old").began_at == tables.job(old)["created_at"]
+    aged = "set {} = {} - interval '100 days'"
+    tables.rows("update {s}.job " + aged.format("created_at", "created_at"))
+    with engine.begin() as connection:
+        for moment in ("applied_at", "began_at"):
+            mine = {"key": f"{tables.schema}-old"}
+            connection.execute(sa.text(f"update fencing_applied {aged.format(moment, moment)} where key = :key"), mine)
+    assert purge_applied(engine, timedelta(days=90)).removed == 1
+    app.replay(old, reason="again", actor="ann")
+    young = app.enqueue("charge", key=f"{tables.schema}-young").id
+    app.run_until_idle()
+    assert charged == [old, young]
+    assert tables.job(young)["reason"] == "the letter could not be printed"
+    assert "KeyExpiredError: " in tables.attempts(old)[-1]["error"]
+    engine.dispose()
+
+
 def test_only_what_is_dead_or_cancelled_is_replayed(app: Scheduler, tables: Tables, hand: Hand) -> None:
     number = app.enqueue("work").id
     with pytest.raises(JobStateError, match=f"job {number} cannot be replayed: it is ready"):

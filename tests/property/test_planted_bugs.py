@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import kill_matrix, mark_races, planted, planted_leases, planted_outbox, planted_services
+from support import kill_matrix, mark_races, planted, planted_leases, planted_outbox, planted_services, purge_races
 from support.downstreams import PsycopgDownstream
 from support.handover import hand_over
 from support.jobs import installed, installed_beside
@@ -78,6 +78,7 @@ def test_a_bug_in_the_script_is_found(name: str, valkey: Valkey) -> None:
 def test_the_races_are_kept_where_no_bug_is(dsn: str) -> None:
     with planted.disposing(PsycopgDownstream(dsn)) as sound:
         assert mark_races.race(sound) == ("", 3)
+        assert purge_races.race(sound) == ("", 4)
 
 
 @pytest.mark.parametrize("name", planted_services.ISSUER)

@@ -583,6 +583,76 @@ def test_a_lost_commit_is_unknown_and_what_was_lost_before_is_not(pg: str, own: 
     assert (ledger(pg), marks(pg)) == ({}, {})
 
 
+@pytest.mark.parametrize("own", ["engine", "sessionmaker", "engine-async"])
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+def test_with_a_key_a_lost_commit_is_found_out(pg: str, own: str, done: bool) -> None:
+    """The answer is lost once; the key tells the next try whether the effect is there."""
+    lost: list[bool] = []
+    calls = 0
+
+    def losing(bind: sa.Engine) -> sa.Engine:
+        def lose(connection: sa.Connection) -> None:
+            if lost:
+                return
+            lost.append(True)
+            raw: Any = connection.connection
+            if done:
+                raw.cursor().execute("commit")
+                raise psycopg.OperationalError("the connection is lost")
+            with psycopg.connect(pg, autocommit=True) as killer:
+                killer.execute("select pg_terminate_backend(%s, 5000)", [raw.driver_connection.info.backend_pid])
+
+        sa.event.listen(bind, "commit", lose)
+        return bind
+
+    async def work() -> Any:
+        bind = create_async_engine(sql_doors.async_url(pg))
+        losing(bind.sync_engine)
+        try:
+            return await fenced_write(bind, "a", effect=effect_async, token=token(5), once="k")
+        finally:
+            await bind.dispose()
+
+    def effect(handle: Any) -> int:
+        nonlocal calls
+        calls += 1
+        do(handle, PUT, id="a", owner=calls)
+        return calls
+
+    async def effect_async(handle: Any) -> int:
+        nonlocal calls
+        calls += 1
+        await do(handle, PUT, id="a", owner=calls)
+        return calls
+
+    if own == "engine-async":
+        found = asyncio.run(work())
+    else:
+        bind = losing(sql_doors.engine(pg))
+        target = bind if own == "engine" else sessionmaker(bind)
+        found = fenced_write(target, "a", effect=effect, token=token(5), once="k")
+    assert (lost, found, calls) == ([True], 1, 1) if done else ([True], 2, 2)
+    assert ledger(pg) == {"a": found}
+
+
+def test_what_a_lost_commit_left_stays_unknown_where_it_cannot_be_found_out(pg: str) -> None:
+    """A newer holder came between: it was applied, or never will be, and a refusal would say that it was not."""
+    bind, lost = sql_doors.engine(pg), []
+
+    def lose(connection: sa.Connection) -> None:
+        lost.append(True)
+        raw: Any = connection.connection.driver_connection
+        raw.execute("commit")
+        raise_fence(sql_doors.engine(pg), "a", token=token(9))
+        raise psycopg.OperationalError("the connection is lost")
+
+    sa.event.listen(bind, "commit", lose)
+    with pytest.raises(errors.OutcomeUnknownError) as caught:
+        fenced_write(bind, "a", effect=lambda tx: do(tx, PUT, id="a", owner=5) and None, token=token(5), once="k")
+    assert isinstance(caught.value.__cause__, errors.StaleTokenError)
+    assert (len(lost), ledger(pg)) == (1, {"a": 5})
+
+
 def test_a_deferred_constraint_that_fails_at_the_commit_is_no_unknown(pg_dsn: str) -> None:
     sql_doors.prepare(pg_dsn)
     bind = sql_doors.engine(pg_dsn)

@@ -19,6 +19,7 @@ from fencing.testing._kill import SUITES as KIT
 from fencing.testing._kill import Runner
 from support.downstreams import PsycopgDownstream, RedisDownstream, SqlDownstream
 from support.mark_races import race
+from support.purge_races import race as purge
 
 Edit = Callable[[Dialect], Mapping[str, str]]
 """The statements of a dialect that are to be others."""
@@ -91,6 +92,21 @@ def _check_by_snapshot(sql: Dialect) -> Mapping[str, str]:
     return {"raise_one": edited(unconditional, " where ", f" where not exists ({newer}) and ")}
 
 
+def _horizon_not_read(sql: Dialect) -> Mapping[str, str]:
+    """A key that has no record is new, whatever was purged."""
+    return {"read_horizon": "select cast(null as timestamptz)"}
+
+
+def _horizon_by_snapshot(sql: Dialect) -> Mapping[str, str]:
+    """The horizon is looked at as it was when the transaction began."""
+    return {"read_horizon": edited(sql.read_horizon, " for share", "")}
+
+
+def _purged_by_beginning_alone(sql: Dialect) -> Mapping[str, str]:
+    """What began long ago is forgotten though it was applied just now."""
+    return {"purge_applied": edited(sql.purge_applied, "applied_at < cast(:applied as timestamptz)", "true")}
+
+
 @contextlib.contextmanager
 def _edited_sql(edit: Edit, make: Callable[[], Any]) -> Iterator[Any]:
     def broken(build: Callable[..., Dialect]) -> Callable[..., Dialect]:
@@ -159,6 +175,9 @@ POSTGRESQL: dict[str, tuple[str, tuple[str, ...], Edit]] = {
     ),
     "floor read without a lock": ("slatedb #1622", ("race",), _floor_not_held),
     "check by a plain select": ("mithril, openbao", ("race",), _check_by_snapshot),
+    "purged keys are new": ("keys valid 30 min, 1 h (Brevo, Nylas)", ("purge",), _horizon_not_read),
+    "horizon by the snapshot": ("no report known", ("purge",), _horizon_by_snapshot),
+    "purged by beginning alone": ("no report known", ("purge",), _purged_by_beginning_alone),
 }
 LUA: dict[str, tuple[str, tuple[str, ...], list[tuple[str, str]]]] = {
     "tonumber": (
@@ -221,4 +240,8 @@ def valkey_bugs(url: str) -> list[PlantedBug]:
     return [bug(name, *facts) for name, facts in LUA.items()]
 
 
-SUITES: Mapping[str, Runner] = {**KIT, "race": lambda downstream, max_examples, seed: race(downstream)}
+SUITES: Mapping[str, Runner] = {
+    **KIT,
+    "race": lambda downstream, max_examples, seed: race(downstream),
+    "purge": lambda downstream, max_examples, seed: purge(downstream),
+}

@@ -78,6 +78,7 @@ def empty(address: str) -> str:
             " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
         )
         connection.execute("truncate ledger, fencing_mark, fencing_applied")
+        connection.execute("update fencing_horizon set horizon = null")
     return address
 
 
@@ -96,6 +97,7 @@ def empty_mysql(address: str) -> str:
                 connection.execute(sa.text(f"kill {number}"))
         for table in ("ledger", "fencing_mark", "fencing_applied", "fencing_act"):
             connection.execute(sa.text(f"delete from {table}"))
+        connection.execute(sa.text("update fencing_horizon set horizon = null"))
     return address
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -60,6 +62,23 @@ def test_every_kind_of_request(request_: Any) -> None:
     assert fence_from(request_, "cart/2") == SHOWN
 
 
+def test_when_the_work_began_goes_with_the_token() -> None:
+    moment = datetime(2026, 11, 30, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=2)))
+    assert all("began" not in field for field in FIELDS.values())
+    said = fenced("a", token=TOKEN, key="k", began_at=moment)["fencing"]
+    lease = SimpleNamespace(token=TOKEN, holder="w", began_at=moment)
+    for fence in (said, fenced("a", token=lease, key="k")["fencing"]):
+        lines = [(name.encode(), value.encode()) for name, value in fence.fields().items()]
+        assert fence_from({"headers": lines}).began_at == moment
+    assert fenced("a", token=lease)["fencing"].began_at is None  # it is of the key
+    with pytest.raises(ValueError, match="aware"):
+        fenced("a", token=TOKEN, key="k", began_at=datetime(2026, 11, 30))
+    error = errors.KeyExpiredError("text", key="k", resource="a", presented=TOKEN)
+    problem = problem_of(error)
+    assert problem is not None
+    assert (problem.status, json.loads(problem.body)["key"]) == (410, "k")
+
+
 def test_a_holder_is_made_readable() -> None:
     field = '"a";token="shop/a/5";holder=%"w%00%0a%c3%bc' + "x" * 500 + '"'
     assert fence_from({"headers": [(b"fencing-token", field.encode())]}).holder == ("w  ü" + "x" * 500)[:255]
@@ -76,6 +95,8 @@ def test_lines_of_one_field_are_one_list() -> None:
         '"a";token="shop/a/5", "a";token="shop/a/5"', '"a";token="shop/a/5", "b";token="shop/a/6"', '"a"',
         '"a";token="shop/a/05"', '"a";token="shop/a/5";holder=1', '"";token="shop/a/5"', '"a";token=5',
         '"a";token="shop/a/9223372036854775808"',
+        '"a";token="shop/a/5";began="yesterday"', '"a";token="shop/a/5";began="2026-11-30T00:00:00"',
+        '"a";token="shop/a/5";began=1', '"a";token="shop/a/5";began="2026-11-30T00:00:00Z", "b";token="shop/a/5"',
         '"a";Token="shop/a/5"', f'"{"x" * 513}";token="shop/a/5"', "%\"%00\";token=\"shop/a/5\"",
     ],
 )  # fmt: skip

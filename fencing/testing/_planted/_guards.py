@@ -187,11 +187,12 @@ class JudgesKeyFirst(MemoryGuard):
         effect: Callable[[MemoryStore], Any],
         once: str | None,
         fingerprint: str | None,
+        began_at: datetime | None = None,
     ) -> Any:
         """The stored result, whoever asks."""
         if once in self._applied:
             return self._applied[once][1]
-        return super().apply(resources, token, holder, effect, once, fingerprint)
+        return super().apply(resources, token, holder, effect, once, fingerprint, began_at)
 
 
 class MarksInTheProcess(MemoryDownstream):
