@@ -247,8 +247,7 @@ def _change(
         if row.state in FINISHED:
             # Another sending: under the key of the old one the provider would take it for a repetition.
             parts.append("generation = generation + 1")
-        if row.state == "expired":
-            parts.append("expires_at = null")
+        parts.append("expires_at = case when expires_at > clock.at then expires_at end")
     told = f"{detail}; {warning}" if warning else detail
     params: dict[str, Any] = {"id": row.id, "after": after}
     yield Statement(f"update fencing_outbox set {', '.join(parts)} from {clock(dialect)} where id = :id", params)

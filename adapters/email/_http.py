@@ -53,7 +53,12 @@ class HttpTransport:
         self.name = f"{provider.name}+{place.scheme}://{place.netloc.rpartition('@')[2]}"
         self._provider = provider
         self._timeout = timeout
+        if not _fits(api_key):
+            raise ValueError("api_key holds what no HTTP header can: was it read from a file, line end and all?")
         self._headers = {name: value.replace("{api_key}", api_key) for name, value in provider.headers.items()}
+        for name, value in self._headers.items():
+            if not (_fits(name) and _fits(value)):
+                raise ValueError(f"headers[{name!r}] of {provider.name} holds what no HTTP header can")
         if provider.look_up is not None:
             self.look_up = self._look_up
 
@@ -70,7 +75,7 @@ class HttpTransport:
 
     def session(self) -> HttpSession:
         """A new session, with connections of its own."""
-        return HttpSession(self._provider, self._headers, self._timeout)
+        return HttpSession(self._provider, self._headers, self._timeout, self.name)
 
     def _look_up(self, mail: Outgoing) -> LookUp:
         reference = self._provider.look_up
@@ -92,10 +97,11 @@ class HttpTransport:
 class HttpSession:
     """Kept connections to one provider."""
 
-    def __init__(self, provider: Provider, headers: Mapping[str, str], timeout: float) -> None:
+    def __init__(self, provider: Provider, headers: Mapping[str, str], timeout: float, name: str) -> None:
         self._provider = provider
         self._headers = headers
         self._timeout = timeout
+        self._name = name
         self._client: httpx.Client | None = None
 
     def close(self) -> None:
@@ -127,11 +133,12 @@ class HttpSession:
         httpx = _httpx()
         if self._client is None:
             self._client = httpx.Client(timeout=self._timeout)
+        request = self._client.build_request("POST", provider.url, content=content, headers=headers)
         gate({})
         try:
-            response = self._client.post(provider.url, content=content, headers=headers)
+            response = self._client.send(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as exc:
-            raise TransportUnavailable(f"{provider.url} cannot be reached: {exc}") from exc
+            raise TransportUnavailable(f"{self._name} cannot be reached: {exc}") from exc
         except httpx.HTTPError as exc:
             self.close()
             return _for_all(mail, "uncertain", f"the request was sent and no answer came: {type(exc).__name__}: {exc}")
@@ -170,6 +177,11 @@ def _json(response: httpx.Response) -> Any:
 
 def _told(response: httpx.Response) -> str:
     return f"{response.status_code} {' '.join(response.text.split())[:300]}".strip()
+
+
+def _fits(text: str) -> bool:
+    """Whether it can stand in an HTTP header: found out before the gate, or nobody would know what was sent."""
+    return text.isascii() and text.isprintable() and text == text.strip()
 
 
 def _seconds(text: str) -> float | None:

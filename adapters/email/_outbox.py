@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from email.message import EmailMessage
 from types import TracebackType
 from typing import Any, cast, get_args
@@ -204,6 +204,13 @@ def _check_times(due_at: datetime | None, expires_at: datetime | None) -> None:
         if instant is not None and instant.utcoffset() is None:
             raise ValueError(
                 f"{name} has no time zone: {instant.isoformat()}; pass an aware datetime, for example in UTC"
+            )
+        if instant is not None and not MINYEAR < instant.year < MAXYEAR:
+            # In another time zone it may have a year that Python does not know.
+            instead = "now" if name == "due_at" else "no end"
+            raise ValueError(
+                f"{name} is {instant.isoformat()}: a year from {MINYEAR + 1} to {MAXYEAR - 1} is wanted; leave it out "
+                f"for {instead}"
             )
     if due_at is not None and expires_at is not None and expires_at <= due_at:
         raise ValueError(

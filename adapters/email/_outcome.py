@@ -13,6 +13,10 @@ LOOK_AFTER = 60.0
 """Seconds from a doubt to the first look at the provider: what it got a moment ago may not be in its lists yet."""
 
 
+_LATEST = 30 * 86_400.0
+"""The most seconds that a server's word puts a message off: whatever number it says, there is such a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """What is written when an attempt ends.
@@ -119,7 +123,7 @@ def too_late(why: str, recipients: tuple[str, ...]) -> Settlement:
 
 
 def _delay(delivery: Delivery, attempt: int, backoff: Backoff) -> float:
-    return max(backoff.delay(attempt), delivery.retry_after or 0.0)
+    return max(backoff.delay(attempt), min(delivery.retry_after or 0.0, _LATEST))
 
 
 def _with(

@@ -57,7 +57,8 @@ class People:
     def resolve(self, tx: Any, key: str, resolution: Resolution, *, actor: str, reason: str) -> Any:
         """End the doubt about an ``uncertain`` message; returns :class:`Act`.
 
-        ``"sent"``: it was. ``"not-sent"``: it was not, and is sent now. ``"failed"``: it was not, and is given up.
+        ``"sent"``: it was. ``"not-sent"``: it was not, and is sent now, even if its ``expires_at`` has passed.
+        ``"failed"``: it was not, and is given up.
         Raises :class:`ActRefusedError` in any other state, :class:`UnknownMessageError` without such a message.
         """
         if resolution not in get_args(Resolution):
@@ -68,7 +69,8 @@ class People:
     def requeue(self, tx: Any, key: str, *, actor: str, reason: str) -> Any:
         """Have a message sent (again), from any state but ``pending``; returns :class:`Act`.
 
-        From ``sent`` it goes to every recipient once more, else to those who did not get it. A message that is being
+        From ``sent`` it goes to every recipient once more, else to those who did not get it; even if its
+        ``expires_at`` has passed. A message that is being
         handed over may be requeued too: its relay is refused from then on, and it may arrive twice; ``warning`` says
         so. Raises :class:`ActRefusedError` if it is pending or its bytes were purged; :class:`UnknownMessageError`.
         """

@@ -174,7 +174,7 @@ class SmtpSession:
                 smtp.ehlo_or_helo_if_needed()
             if settings.user:
                 smtp.login(settings.user, settings.password)
-        except OSError as exc:
+        except (OSError, ValueError) as exc:  # a host or password with characters that cannot be sent is the latter
             if smtp is not None:
                 smtp.close()
             raise TransportUnavailable(f"smtp://{settings.host}:{settings.port} is not usable: {_told(exc)}") from exc

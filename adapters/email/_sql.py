@@ -14,7 +14,7 @@ IDLE_IN_TRANSACTION_MS = 20_000
 """A relay that is stopped between two statements of a short transaction hides its rows for at most this long."""
 
 _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now'{offset})"
-_SQLITE_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+_SQLITE_FORMAT = "%Y-%m-%d %H:%M:%S.%f"  # to read; strftime() writes a year before 1000 with fewer digits
 
 
 def now(dialect: str) -> str:
@@ -93,7 +93,7 @@ def to_database(dialect: str, instant: datetime | None) -> datetime | str | None
     """An aware time as the dialect stores it."""
     if instant is None or dialect == "postgresql":
         return instant
-    return instant.astimezone(UTC).strftime(_SQLITE_FORMAT)
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def from_database(value: Any) -> datetime | None:

@@ -180,6 +180,23 @@ def test_an_expired_message_that_is_requeued_has_no_end_any_more(engine: Engine,
     assert row(engine, key)["expires_at"] is None
 
 
+@pytest.mark.parametrize(("state", "verb"), [("failed", "requeue"), ("uncertain", "requeue"), ("uncertain", "resolve")])
+def test_what_a_person_has_sent_does_not_expire_for_an_end_that_has_passed(
+    engine: Engine, key: str, state: State, verb: str
+) -> None:
+    for number, (end, kept) in enumerate([("2026-01-31 12:00:00.000000", False), ("2999-01-31 12:00:00.000000", True)]):
+        one = f"{key}/{number}"
+        with engine.begin() as tx:
+            OUTBOX.put(tx, mail(), key=one)
+        bring(engine, one, state, expires_at=end)
+        with engine.begin() as tx:
+            if verb == "requeue":
+                OUTBOX.requeue(tx, one, **WHO)
+            else:
+                OUTBOX.resolve(tx, one, "not-sent", **WHO)
+        assert (row(engine, one)["state"], row(engine, one)["expires_at"] is not None) == ("pending", kept)
+
+
 def test_a_message_in_doubt_that_is_cancelled_is_uncertain(engine: Engine, key: str) -> None:
     bring(engine, key, "pending", in_doubt=True)
     with engine.begin() as tx:

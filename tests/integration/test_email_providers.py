@@ -30,6 +30,7 @@ from adapters.email import (
     Reference,
     Relay,
     RelayCounts,
+    TransportUnavailable,
     brevo,
     generic,
     loops,
@@ -316,8 +317,19 @@ def test_the_secret_stands_in_no_name() -> None:
     transport = HttpTransport(resend("https://user:pass@api.example.org/emails"), api_key="secret")
     assert transport.name == "resend+https://api.example.org"
     assert "secret" not in repr(transport)
+    away = HttpTransport(resend("http://user:pass@127.0.0.1:9/emails"), api_key="secret")
+    mail = Outgoing("a@example.org", ("b@example.org",), b"Subject: x\r\nTo: b@example.org\r\n\r\nx\r\n", "a" * 64)
+    with pytest.raises(TransportUnavailable, match=r"127\.0\.0\.1:9") as caught:
+        away.session().deliver(mail, lambda refused: None)
+    assert "pass" not in str(caught.value)
     with pytest.raises(ValueError, match="api_key is empty"):
         HttpTransport(resend())
+    for key in ("secret\n", "sécret"):  # found out at the first request, nobody would know whether it was sent
+        with pytest.raises(ValueError, match=r"api_key .*line end") as refused:
+            HttpTransport(resend(), api_key=key)
+        assert "cret" not in str(refused.value)
+    with pytest.raises(ValueError, match="'X-Account'"):
+        HttpTransport(generic("x", "http://x", window=1, headers={"X-Account": "ä"}))
     with pytest.raises(ValueError, match="url"):
         HttpTransport(generic("x", "ftp://x", window=1, headers={}))
     with pytest.raises(ValueError, match="32"):

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +295,10 @@ def test_each_put_is_in_the_event_record_once(engine: Engine) -> None:
         ({"key": "k", "due_at": datetime(2030, 1, 1)}, ValueError, "due_at has no time zone"),
         ({"key": "k", "expires_at": datetime(2030, 1, 1)}, ValueError, "expires_at has no time zone"),
         ({"key": "k", "due_at": "tomorrow"}, TypeError, "due_at"),
+        # In another time zone these have no year that Python knows: one such row would stop whoever reads it.
+        ({"key": "k", "due_at": datetime.min.replace(tzinfo=UTC)}, ValueError, "due_at.*now"),
+        ({"key": "k", "due_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=9)))}, ValueError, "due_at"),
+        ({"key": "k", "expires_at": datetime.max.replace(tzinfo=UTC)}, ValueError, "expires_at.*no end"),
         (
             {
                 "key": "k",

@@ -115,3 +115,11 @@ def test_user_and_password_are_sent_and_a_wrong_one_makes_the_server_unavailable
         with pytest.raises(TransportUnavailable, match="535") as caught:
             fate(SmtpTransport("127.0.0.1", port, password="wrong", **options))
         assert "wrong" not in str(caught.value)
+        with pytest.raises(TransportUnavailable, match="ascii") as caught:
+            fate(SmtpTransport("127.0.0.1", port, password="sécret", **options))
+        assert "cret" not in str(caught.value)
+
+
+def test_a_host_that_can_be_none_makes_the_server_unavailable() -> None:
+    with pytest.raises(TransportUnavailable, match=r"mail\.\.example"):
+        fate(SmtpTransport("mail..example"))

@@ -45,6 +45,14 @@ def test_what_is_not_the_messages_fault_costs_no_attempt() -> None:
     assert end("deferred", attempts=2, free=True) == ("pending", 0, True, ["pending"])
 
 
+@pytest.mark.parametrize("asked", [1e30, float("inf"), float("nan"), -1.0])
+def test_a_server_that_asks_for_more_time_than_there_is_gets_a_month(asked: float) -> None:
+    delivery = Delivery({"r": Answer("deferred", "later")}, retry_after=asked)
+    delay = conclude(delivery, attempts=0, failed_before=False, backoff=BACKOFF).delay
+    assert delay is not None
+    assert 60 <= delay <= 30 * 86_400
+
+
 def test_a_row_is_not_sent_if_a_recipient_was_refused_for_good_earlier() -> None:
     assert end("sent", failed_before=True) == ("failed", 1, False, ["sent"])
 
