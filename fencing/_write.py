@@ -262,6 +262,9 @@ class recorded:
                     pending=outcome == "accepted" and getattr(self._guard, "in_callers_transaction", False),
                     effects=history.named_effects(),
                     began=self._began,
+                    refusing=(getattr(error, "resource", None) or "")
+                    if outcome == "refused" and len(self._resources) > 1
+                    else "",
                 )
             )
 

@@ -10,6 +10,7 @@ not, whichever explains the rest.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,12 +57,12 @@ def check_history(events: Iterable[Event]) -> Checked:
 
     Raises ``ValueError`` for an event whose token is not one.
     """
-    known = _with_commits(sorted(events, key=attrgetter("began")))
-    groups: dict[tuple[str, str], _Resource] = defaultdict(_Resource)
+    known = list(_with_commits(sorted(events, key=attrgetter("began"))))
+    groups: dict[tuple[str, str], _Resource] = {}
     claims: dict[str, list[Step]] = defaultdict(list)
     outcomes: Counter[str] = Counter()
     failovers: dict[str, Failovers] = defaultdict(Failovers)
-    for event in known:
+    for event, seen in known:
         token = _token_of(event)
         if event.kind in _WRITES:
             outcomes[event.outcome] += 1
@@ -70,8 +71,10 @@ def check_history(events: Iterable[Event]) -> Checked:
         if event.kind == "failover":
             failovers[event.downstream].add(event)
         for name in event.resources:
-            groups[event.downstream, name].add(event, token)
-    killed = {event.actor for event in known if event.kind == "kill"}
+            if (event.downstream, name) not in groups:
+                groups[event.downstream, name] = _Resource(name)
+            groups[event.downstream, name].add(event, seen, token)
+    killed = {event.actor for event, _ in known if event.kind == "kill"}
     unrecorded = {issuer: [step for step in steps if step.event.actor in killed] for issuer, steps in claims.items()}
     cuts = {downstream: one.cuts() for downstream, one in failovers.items()}
     found = chain(
@@ -86,19 +89,22 @@ def check_history(events: Iterable[Event]) -> Checked:
     return Checked(len(known), len(places), dict(outcomes), tuple(ordered))
 
 
-def _with_commits(events: Sequence[Event]) -> list[Event]:
-    """The events, none of them pending that its actor committed afterwards."""
-    commits: dict[tuple[str, str], int] = {}
+def _with_commits(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
+    """The events, none of them pending that its actor committed afterwards; each also with the end at which it is seen.
+
+    A mark is held from the write on, its effects are there for others once the transaction is committed.
+    """
+    commits: dict[tuple[str, str], list[int]] = defaultdict(list)
     for event in events:
         if event.kind == "commit":
-            place = event.actor, event.downstream
-            commits[place] = max(event.ended, commits.get(place, 0))
-    return [
-        replace(event, pending=False)
-        if event.pending and event.ended <= commits.get((event.actor, event.downstream), 0)
-        else event
-        for event in events
-    ]
+            insort(commits[event.actor, event.downstream], event.ended)
+    for event in events:
+        ends = commits.get((event.actor, event.downstream), ()) if event.pending else ()
+        following = bisect_left(ends, event.ended)
+        if following == len(ends):
+            yield event, event
+        else:
+            yield replace(event, pending=False), replace(event, pending=False, ended=ends[following])
 
 
 def _token_of(event: Event) -> Token | None:
@@ -114,15 +120,17 @@ def _token_of(event: Event) -> Token | None:
 class _Resource:
     """What happened to one resource in one downstream."""
 
+    name: str
     steps: list[Step] = field(default_factory=list)
     refused: list[Step] = field(default_factory=list)
     claims: list[Step] = field(default_factory=list)
     settled: list[Step] = field(default_factory=list)
     looks: list[Event] = field(default_factory=list)
+    seen: list[Event] = field(default_factory=list)
     writes: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     adopted: bool = False
 
-    def add(self, event: Event, token: Token | None) -> None:
+    def add(self, event: Event, seen: Event, token: Token | None) -> None:
         if event.kind == "look":
             self.looks.append(event)
         elif event.kind == "adopt":
@@ -131,13 +139,16 @@ class _Resource:
             return
         elif event.kind in _WRITES:
             for effect in event.effects:
-                self.writes[effect].append(event)
+                self.writes[effect].append(seen)
             if possible(event):
                 self.steps.append(Step(event, token))
+                self.seen.append(seen)
             elif event.outcome == "refused" and event.error in ("", "StaleTokenError"):
-                self.refused.append(Step(event, token))
+                if event.refusing == self.name or len(event.resources) == 1:
+                    self.refused.append(Step(event, token))
                 if event.detail == "asked again":
-                    self.steps.append(Step(replace(event, outcome="unknown"), token))
+                    self.seen.append(replace(event, outcome="unknown"))
+                    self.steps.append(Step(self.seen[-1], token))
         elif event.kind == "claim" and event.outcome in DONE:
             self.claims.append(Step(event, token))
         elif event.kind == "settle" and event.outcome in DONE:
@@ -169,6 +180,6 @@ class _Resource:
         for look in self.looks:
             yield from check_look(look, self.writes, violation)
             if look.detail == "last":
-                yield from check_last(look, [step.event for step in self.steps], violation)
+                yield from check_last(look, self.seen, violation)
             else:
                 yield from check_all(look, self.writes, violation)

@@ -53,7 +53,8 @@ class Event:
     ``began`` and ``ended`` are nanoseconds of ``CLOCK_MONOTONIC``: comparable between the processes of one machine
     since its start, and nothing else. ``wall`` is the time of day, in nanoseconds since 1970, for people. ``token``
     is in its text form. ``pending``: accepted in a transaction of the caller's, so it holds only if that commits.
-    ``effects`` names what a write changes, so that it can be looked for (see :func:`effects`).
+    ``effects`` names what a write changes, so that it can be looked for (see :func:`effects`). ``refusing``: of several
+    resources the one whose mark refused; without it a refusal of several says of none of them that it had to.
     """
 
     kind: Kind
@@ -70,6 +71,7 @@ class Event:
     ended: int = 0
     wall: int = field(default_factory=time.time_ns)
     pid: int = field(default_factory=os.getpid)
+    refusing: str = ""
 
     def __post_init__(self) -> None:
         if not self.ended:

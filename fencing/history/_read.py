@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 from fencing.history._events import Event, Kind, Outcome
 
 _WORDS: Final = {"kind": get_args(Kind), "outcome": get_args(Outcome)}
-_TEXTS: Final = ("actor", "downstream", "token", "error", "detail")
+_TEXTS: Final = ("actor", "downstream", "token", "error", "detail", "refusing")
 _NUMBERS: Final = ("began", "ended", "wall", "pid")
 _NEEDED: Final = ("kind", "outcome", "actor", "began", "ended")
 

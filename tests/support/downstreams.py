@@ -193,7 +193,10 @@ class PsycopgDownstream(Downstream):
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        connection = self._idle.pop() if self._idle else psycopg.connect(f"{self.dsn}?{OPTIONS}", autocommit=True)
+        try:
+            connection = self._idle.pop()
+        except IndexError:  # asked for, not looked at before: several threads take connections at once
+            connection = psycopg.connect(f"{self.dsn}?{OPTIONS}", autocommit=True)
         try:
             yield connection
         finally:

@@ -90,6 +90,18 @@ def test_a_token_refused_once_is_never_accepted_again(record: Record) -> None:
     assert set(record.rules()) == {"stale write accepted"}
 
 
+def test_of_several_resources_one_refused_and_the_others_may_take_the_token_still(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1)
+    record.add(0, 1, "write", "accepted", 2, resources=("b",))
+    refused = stale(record, 2, 3, 1, resources=("a", "b"), refusing="b")
+    record.add(4, 5, "write", "accepted", 1)
+    assert record.check().explained
+    record.events[2] = replace(refused, refusing="")
+    assert record.check().explained, "it may have been b"
+    record.events[2] = replace(refused, refusing="a")
+    assert set(record.rules()) == {"refused without cause", "stale write accepted"}
+
+
 def test_a_refusal_needs_a_cause(record: Record) -> None:
     record.add(0, 1, "write", "accepted", 1)
     stale(record, 2, 3, 1)
@@ -115,6 +127,18 @@ def test_what_is_unknown_or_pending_may_have_happened_or_not(record: Record) -> 
     assert record.check().explained
     record.add(1, 2, "commit", "done", "", actor="worker")
     assert record.rules() == ["stale write accepted"], "it was committed before"
+
+
+def test_what_is_pending_is_seen_once_it_is_committed(record: Record) -> None:
+    record.add(0, 1, "write", "accepted", 1, effects=("one",))
+    record.add(2, 3, "write", "accepted", 2, effects=("two",), pending=True)
+    record.add(4, 5, "look", "done", "", effects=("one",), detail="last")
+    record.add(6, 6, "commit", "done", "", actor="holder-2", resources=())
+    record.add(7, 8, "look", "done", "", effects=("two",), detail="last")
+    record.add(9, 9, "commit", "done", "", actor="holder-2", resources=())
+    assert record.check().explained
+    record.add(7, 8, "look", "done", "", effects=("one",), detail="last")
+    assert record.rules() == ["accepted write lost"]
 
 
 def test_a_pending_write_was_judged_all_the_same(record: Record) -> None:

@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from fencing import Token
+from fencing import Token, raise_fence
 from fencing._law import OnMissing
+from fencing.errors import StaleTokenError
 from fencing.history._violations import Rule
-from fencing.testing import MemoryGuard, RecordingDownstream, RecordingGuard, check_history, concurrent_history
+from fencing.testing import (
+    GUARD_BUGS,
+    MemoryGuard,
+    RecordingDownstream,
+    RecordingGuard,
+    check_history,
+    concurrent_history,
+    kill,
+)
+from fencing.testing._concurrent import RESOURCES
 from fencing.testing._memory_downstream import Tape
 
 
@@ -55,6 +65,15 @@ class ForgetsTheMark(RecordingGuard):
             self._marks.update(before)
 
 
+class NoLock(MemoryGuard):
+    """The token is looked at, then the block writes; nothing holds the two together and nothing helps a thread in."""
+
+    @contextmanager
+    def open(self, resources: tuple[str, ...], token: Token, holder: str) -> Iterator[Any]:
+        self._admit(resources, token, holder, self._on_missing)
+        yield self.store
+
+
 @pytest.mark.parametrize("make", [RecordingGuard, MemoryGuard])
 def test_the_models_history_is_explained_and_holds_every_end(make: type[MemoryGuard]) -> None:
     events = concurrent_history(RecordingDownstream(make), rounds=40)
@@ -63,10 +82,16 @@ def test_the_models_history_is_explained_and_holds_every_end(make: type[MemoryGu
     assert checked.outcomes["accepted"] > 20
     assert checked.outcomes["refused"] > 0
     assert {event.kind for event in events} == {"claim", "raise", "write", "commit", "look"}
+    assert {event.resources for event in events if event.kind == "write"} == {RESOURCES, RESOURCES[:1], RESOURCES[1:]}
 
 
 def test_a_check_apart_from_its_write_is_seen() -> None:
     assert found(CheckThenWrite, "accepted write lost")
+
+
+def test_a_guard_without_a_lock_is_seen_with_no_help() -> None:
+    checks = (check_history(concurrent_history(RecordingDownstream(NoLock), seed=seed)) for seed in range(20))
+    assert any(not checked.explained for checked in checks)
 
 
 def test_a_mark_that_falls_is_seen() -> None:
@@ -90,3 +115,15 @@ def test_a_thread_that_fails_ends_the_others() -> None:
 
     with pytest.raises(Exception, match=r"the disk is full|^$"):
         concurrent_history(RecordingDownstream(Fails))
+
+
+def test_the_suites_do_not_log_the_refusals_that_they_provoke(caplog: pytest.LogCaptureFixture) -> None:
+    [bug] = [bug for bug in GUARD_BUGS if bug.name == "equal token of another lineage"]
+    assert kill(bug, "machine").killed
+    assert check_history(concurrent_history(RecordingDownstream())).outcomes["refused"]
+    assert caplog.records == []
+    guard = MemoryGuard()
+    with pytest.raises(StaleTokenError):
+        for value in (2, 1):
+            raise_fence(guard, "a", token=Token(value, "i", "l"))
+    assert [record.name for record in caplog.records] == ["fencing.refusals"]

@@ -182,8 +182,24 @@ def test_every_write_is_recorded_with_its_end(tmp_path: Path) -> None:
         ("write", "accepted", ""),
     ]
     assert all(event.began <= event.ended and event.resources == ("a",) for event in events)
+    assert [event.refusing for event in events] == ["", "", ""]
     with pytest.raises(ValueError, match="line 1"):
         history.read_events(["nonsense", "more"])
+
+
+def test_a_refusal_of_several_resources_is_recorded_with_the_one_that_refused() -> None:
+    guard, events = MemoryGuard(), list[history.Event]()
+    raise_fence(guard, "b", token=token(2))
+    unsubscribe = history.subscribe(events.append)
+    try:
+        for _ in range(2):
+            with pytest.raises(errors.StaleTokenError), fenced_write(guard, "a", "b", "c", token=token(1)):
+                pass
+            raise_fence(guard, "a", token=token(1))
+    finally:
+        unsubscribe()
+    assert [event.refusing for event in events] == ["b", "", "b", ""]
+    assert history.check_history(events).explained
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fencing.errors import FenceRejected
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._harness import Block, Harness, Writer
 from fencing.testing._model import Model, Outcome, Witness, described, outcome, value_of
+from fencing.testing._quiet import Quiet
 from fencing.testing._workers import FIRST_SERVERS, JOBS, NAMES, Claim, Workers
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -40,6 +41,7 @@ class Base(RuleBasedStateMachine):
         self.last: tuple[Writer, Names, Values] | None = None
         self.catches = False
         self._harness: Harness | None = None
+        self._quiet = Quiet()
         self._numbers = 0
         for capability in self.downstream.missing:
             event(f"not proved, since {self.downstream.name} does not offer it: {capability.value}")
@@ -72,13 +74,17 @@ class Base(RuleBasedStateMachine):
         for holder, server in holders:
             self.workers.take_over(holder, JOBS[0], server)
         self.model = Model(policy)
+        self._quiet.__enter__()
         self._harness = Harness(self.downstream, policy)
         self._harness.__enter__()
 
     def teardown(self) -> None:
         """End the example."""
-        if self._harness is not None:
-            self._harness.__exit__(None, None, None)
+        try:
+            if self._harness is not None:
+                self._harness.__exit__(None, None, None)
+        finally:
+            self._quiet.__exit__(None, None, None)
 
     @invariant()
     def everything_is_as_the_law_says(self) -> None:
