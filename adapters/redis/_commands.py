@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from adapters.redis._wire import word
+
 Words = Sequence[bytes]
 """A command as it is sent, name first, every word encoded."""
 
@@ -149,6 +151,8 @@ class Command:
     """What a command's name tells: its words, where its keys are, whether its reply has another shape in RESP3."""
 
     words: tuple[bytes, ...]
+    packed: bytes
+    """The words as they go over the wire."""
     find_keys: Callable[[Words], Words]
     reshaped: bool
     may_block: bool
@@ -179,7 +183,8 @@ def command(name: str) -> Command:
     if first in _REFUSED:
         raise ValueError(f"{name} has no place in a fenced write: {_REFUSED[first]}")
     return Command(
-        words=tuple(word.encode() for word in words),
+        words=tuple(one.encode() for one in words),
+        packed=b"".join(word(one.encode()) for one in words),
         find_keys=_KEYS.get(first, _first),
         reshaped=first in _RESHAPED,
         may_block=first in ("XREAD", "XREADGROUP"),

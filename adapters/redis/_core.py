@@ -13,7 +13,7 @@ from adapters.redis._durability import Durability
 from adapters.redis._errors import LOST, nothing_done, unknown, unreachable
 from adapters.redis._reading import as_mark, as_moment, no_mark
 from adapters.redis._recorder import Tape
-from adapters.redis._script import LOAD, OnMissing, call
+from adapters.redis._script import LOAD, Frames, OnMissing, call
 from adapters.redis._wire import packed
 from adapters.redis._writers import Writer, Writers
 from fencing._law import Verdict, reject
@@ -38,6 +38,7 @@ class Terms:
     downstream: str
     durability: Durability
     writers: Writers
+    frames: Frames
 
 
 def _asking(command: bytes) -> Dialogue[Any]:
@@ -180,19 +181,17 @@ class Write:
     def _call(self, protocol: int, since: int | None = None) -> bytes:
         """``since``: how many microseconds ago the write was first sent, if it was."""
         repeated = since is not None and self._tape is not None
-        return call(
+        frame = self._terms.frames.of(
             self._resources,
             self._token,
             self._holder,
             # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
             "reject" if repeated else self._on_missing,
-            self._writer,
+            protocol,
+            f"{self._generation}/{since}" if repeated else self._generation,
             self._tape,
-            act=self._act,
-            generation=self._generation,
-            since=since if repeated else None,
-            protocol=protocol,
         )
+        return call(frame, self._writer, self._tape, self._act)
 
     def _catch_up(self, answer: list[Any], protocol: int, writer: Writer) -> Dialogue[Any]:
         """The mark has forgotten its writers: ask as another one, who knows, until the answer is about the write."""

@@ -31,14 +31,15 @@ def drive_write(pool: Any, write: Write) -> None:
     comes otherwise, its dialogue takes up from here.
     """
     connection = None
-    known: list[Any] = []
+    known: tuple[Any, ...] = ()
     try:
         connection = pool.get_connection()
-        known.append(_protocol(connection))
-        connection.send_packed_command((write.begin(known[0]),))
+        protocol = _protocol(connection)
+        known = (protocol,)
+        connection.send_packed_command((write.begin(protocol),))
         answer = connection.read_response(disable_decoding=True)
     except (*LOST, ResponseError) as exc:
-        known.append(exc)
+        known = (*known, exc)
     except BaseException:
         write.end()
         if connection is not None:  # an interrupt: whoever used it next would read this answer as its own
@@ -49,7 +50,7 @@ def drive_write(pool: Any, write: Write) -> None:
         if write.is_settled_by(answer):
             pool.release(connection)
             return
-        known.append(answer)
+        known = (protocol, answer)
     drive(pool, write.dialogue(), connection, known)
 
 

@@ -25,6 +25,7 @@ from adapters.redis._explaining import explaining, listing, page_of
 from adapters.redis._places import AsyncNode, Node
 from adapters.redis._reading import reading
 from adapters.redis._recorder import Recorder, Tape
+from adapters.redis._script import Frames
 from adapters.redis._writers import Writers
 from fencing import Explanation, Finding, Mark, Token
 from fencing._law import OnMissing, check_resources
@@ -93,7 +94,7 @@ class RedisGuard:
         self._on_missing = on_missing
         self.downstream = name_of(client)
         promised = Durability.parse(durability, socket_timeout(client))
-        self._terms = Terms(self.downstream, promised, Writers())
+        self._terms = Terms(self.downstream, promised, Writers(), Frames())
 
     def _place(self, resources: tuple[str, ...]) -> Any:
         """Where the connection for these resources is to be had."""
@@ -159,13 +160,6 @@ class SyncRedisGuard(RedisGuard):
             found += drive(place, diagnosing(where, self._on_missing, self._terms.durability))
         return found
 
-    def _write(self, resources: tuple[str, ...], token: Token, holder: str, tape: Tape) -> None:
-        write = Write(self._terms, resources, token, holder, self._on_missing, tape)
-        if self._pool is not None:
-            drive_write(self._pool, write)
-        else:
-            drive(self._place(resources), write.dialogue())
-
     def _primaries(self) -> list[tuple[str, Any]]:
         if self._pool is not None:
             return [(self.downstream, self._pool)]
@@ -197,7 +191,11 @@ class _Block:
             return
         try:
             tape.seal()
-            guard._write(self._resources, self._token, self._holder, tape)
+            write = Write(guard._terms, self._resources, self._token, self._holder, guard._on_missing, tape)
+            if guard._pool is not None:
+                drive_write(guard._pool, write)
+            else:
+                drive(guard._place(self._resources), write.dialogue())
         except BaseException as exc:
             tape.abandon(exc)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final, Literal, TypeAlias
 
@@ -26,55 +26,67 @@ _NO_WRITER: Final = word(b"writer:")
 LOAD: Final = packed("SCRIPT", "LOAD", _SOURCE)
 """The command that makes the server know the script."""
 
+_KEPT: Final = 256
 
-def call(
-    resources: tuple[str, ...],
-    token: Token,
-    holder: str,
-    on_missing: OnMissing,
-    writer: Writer | None,
-    tape: Tape | None,
-    *,
-    act: str = "",
-    generation: int,
-    since: int | None,
-    protocol: int,
-) -> bytes:
-    """The command that runs the script; ``generation`` is that of the first mark as far as known, ``since`` how many
-    microseconds ago the write was first sent, if it was.
 
-    ``act``: who adopts the resource and why, in place of a writer's stamp.
-    """
-    known = generation if since is None else f"{generation}/{since}"
-    keys, size, commands = (tape.keys, tape.size, tape.words) if tape else ((), 0, ())
-    return b"".join(
-        (
-            b"*%d\r\n" % (_FIXED_WORDS + len(resources) + len(keys) + size),
-            _EVALSHA,
-            _marks(resources, len(keys)),
-            *keys,
-            _text(token),
-            *(writer.words if writer else (_NO_WRITER, word(act.encode("utf-8", "backslashreplace")))),
-            _terms(len(resources), holder, f"{on_missing} {protocol} {known}"),
-            *commands,
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is the same in all calls of a holder whose commands have as many keys and words: nearly all of it."""
+
+    of_token: Token
+    opening: bytes
+    """Up to the keys of the commands."""
+    token: bytes
+    terms: bytes
+
+
+class Frames:
+    """Makes frames, and keeps some, for jobs that write on."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], Frame] = {}
+
+    def of(
+        self,
+        resources: tuple[str, ...],
+        token: Token,
+        holder: str,
+        on_missing: OnMissing,
+        protocol: int,
+        known: int | str,
+        tape: Tape | None,
+    ) -> Frame:
+        """``known``: the generation of the first mark as far as known, and ``/`` and how many microseconds ago the
+        write was first sent, if it was.
+        """
+        keys, size = (len(tape.keys), tape.size) if tape is not None else (0, 0)
+        # The token by identity, which its frame keeps: its own hash takes longer than the rest here.
+        key = (id(token), resources, holder, on_missing, protocol, known, keys, size)
+        found = self._kept.get(key)
+        if found is not None:
+            return found
+        if len(self._kept) >= _KEPT:
+            self._kept.clear()
+        marks = len(resources)
+        frame = self._kept[key] = Frame(
+            token,
+            b"*%d\r\n" % (_FIXED_WORDS + marks + keys + size)
+            + _EVALSHA
+            + number(marks + keys)
+            + b"".join(word(mark_key(resource).encode()) for resource in resources),
+            word(str(token).encode()),
+            # A name may hold what UTF-8 cannot: it is for people to read.
+            number(marks)
+            + word(holder.encode("utf-8", "backslashreplace"))
+            + word(f"{on_missing} {protocol} {known}".encode()),
         )
-    )
+        return frame
 
 
-# The same for all writes of a job, or of a tight loop.
-
-
-@lru_cache(maxsize=1024)
-def _marks(resources: tuple[str, ...], keys: int) -> bytes:
-    return number(len(resources) + keys) + b"".join(word(mark_key(resource).encode()) for resource in resources)
-
-
-@lru_cache(maxsize=1024)
-def _text(token: Token) -> bytes:
-    return word(str(token).encode())
-
-
-@lru_cache(maxsize=1024)
-def _terms(marks: int, holder: str, others: str) -> bytes:
-    # A name may hold what UTF-8 cannot: it is for people to read.
-    return number(marks) + word(holder.encode("utf-8", "backslashreplace")) + word(others.encode())
+def call(frame: Frame, writer: Writer | None, tape: Tape | None, act: str = "") -> bytes:
+    """The command that runs the script. ``act``: who adopts the resource and why, in place of a writer's stamp."""
+    keys, commands = (tape.keys, tape.words) if tape is not None else ((), ())
+    stamp = writer.words if writer is not None else _NO_WRITER + word(act.encode("utf-8", "backslashreplace"))
+    return b"".join((frame.opening, *keys, frame.token, stamp, frame.terms, *commands))

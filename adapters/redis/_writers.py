@@ -8,6 +8,7 @@ What comes again is answered from there; what comes late, after its successor, i
 from __future__ import annotations
 
 import os
+from binascii import hexlify
 from collections import deque
 
 from adapters.redis._wire import word
@@ -33,8 +34,8 @@ class Writer:
 
     __slots__ = ("_field", "_sequence", "words")
 
-    words: tuple[bytes, bytes]
-    """The field of a mark in which its last write is remembered, and the stamp of the one under way, as words."""
+    words: bytes
+    """The field of a mark in which its last write is remembered, and the stamp of the one under way, as two words."""
 
     def __init__(self) -> None:
         self.renew()
@@ -48,8 +49,8 @@ class Writer:
     def begin(self) -> None:
         """Stamp the next write: its number, and a nonce, so that a copied process does not pass for the original."""
         self._sequence += 1
-        stamp = "%d:%s" % (self._sequence, os.urandom(8).hex())  # noqa: UP031 - on every write's way
-        self.words = (self._field, b"$%d\r\n%b\r\n" % (len(stamp), stamp.encode()))
+        sequence, nonce = b"%d" % self._sequence, hexlify(os.urandom(8))
+        self.words = b"%b$%d\r\n%b:%b\r\n" % (self._field, len(sequence) + 1 + len(nonce), sequence, nonce)
 
 
 class Writers:
