@@ -8,7 +8,6 @@ import threading
 import time
 from contextvars import ContextVar
 from datetime import datetime
-from functools import lru_cache
 
 from fencing._token import Token
 from fencing.errors import AmbiguousLeaseError, LeaseLostError, NoLeaseError
@@ -26,12 +25,24 @@ def lease_clock() -> float:
 
 def process_holder() -> str:
     """A name for this process where a writer gave none: host and process id. For people to read, never compared."""
-    return _holder_of(os.getpid())  # a fork is another one
+    return _holder or _name_process()
 
 
-@lru_cache(maxsize=8)
-def _holder_of(pid: int) -> str:
-    return f"{socket.gethostname()}:{pid}"
+_holder = ""
+
+
+def _name_process() -> str:
+    global _holder
+    _holder = f"{socket.gethostname()}:{os.getpid()}"
+    return _holder
+
+
+def _forked() -> None:
+    global _holder
+    _holder = ""
+
+
+os.register_at_fork(after_in_child=_forked)  # rather than a getpid() on every write's way
 
 
 class Lease:

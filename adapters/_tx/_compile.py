@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.elements import ClauseElement
+
+from adapters._tx._plan import encoded
 
 _DIALECT: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    text: str
+    text: str | bytes
     literals: Mapping[str, Any]
     defaults: Mapping[str, Any]
     processors: Mapping[str, Callable[[Any], Any]]
@@ -23,19 +25,19 @@ class _Compiled:
     """Whether there is nothing to make or to process."""
 
 
-_known: WeakKeyDictionary[ClauseElement, _Compiled] = WeakKeyDictionary()
+# By identity, for as long as the construct lives: a WeakKeyDictionary takes as long as all the rest of compiled().
+_known: dict[int, tuple[ref[ClauseElement], _Compiled]] = {}
 
 
-def compiled(construct: ClauseElement, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def compiled(construct: ClauseElement, params: Mapping[str, Any]) -> tuple[str | bytes, Mapping[str, Any]]:
     """Return the text of ``construct`` and its parameters with ``params``, prepared as their types say.
 
     Columns that the construct does not name have their Python-side defaults, as through SQLAlchemy. Raises
     ``sqlalchemy.exc.CompileError`` for what PostgreSQL has no text for, ``KeyError`` for a missing parameter, and
     ``TypeError`` for a default that asks for SQLAlchemy's execution context.
     """
-    one = _known.get(construct)
-    if one is None:
-        one = _known[construct] = _compile(construct)
+    known = _known.get(id(construct))
+    one = known[1] if known is not None and known[0]() is construct else _remember(construct)
     if one.plain:
         return one.text, {**one.literals, **params}
     made = {
@@ -45,6 +47,19 @@ def compiled(construct: ClauseElement, params: Mapping[str, Any]) -> tuple[str, 
     for name, process in one.processors.items():
         values[name] = process(values[name])
     return one.text, values
+
+
+def _remember(construct: ClauseElement) -> _Compiled:
+    number = id(construct)
+
+    def forget(gone: ref[ClauseElement]) -> None:
+        known = _known.get(number)
+        if known is not None and known[0] is gone:
+            del _known[number]
+
+    made = _compile(construct)
+    _known[number] = (ref(construct, forget), made)
+    return made
 
 
 def _compile(construct: ClauseElement) -> _Compiled:
@@ -59,7 +74,7 @@ def _compile(construct: ClauseElement) -> _Compiled:
     unnamed += [(column, column.onupdate) for column in made.update_prefetch]
     # Asked for only then: a construct that is no INSERT or UPDATE has no such names.
     defaults = {made._within_exec_param_key_getter(column): default for column, default in unnamed}
-    return _Compiled(made.string, literals, defaults, processors, not (defaults or processors))
+    return _Compiled(encoded(made.string), literals, defaults, processors, not (defaults or processors))
 
 
 class _NoContext:

@@ -41,3 +41,11 @@ _PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
 def to_pyformat(sql: str) -> str:
     """Turn ``:name`` into psycopg's ``%(name)s``; a cast ``::type`` is left alone, as by SQLAlchemy's ``text()``."""
     return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
+
+
+def encoded(text: str) -> str | bytes:
+    """Give psycopg a text that it need not encode, and read through to know it again, each time.
+
+    ASCII is the same in every encoding that a client of PostgreSQL can have.
+    """
+    return text.encode() if text.isascii() else text

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from adapters._tx._errors import SQL_TABLES, reraise
-from adapters._tx._plan import Plan, Rows, Statement, to_pyformat
+from adapters._tx._plan import Plan, Rows, Statement, encoded, to_pyformat
 from adapters._tx._ports import nothing_holds
 
 T = TypeVar("T")
@@ -87,10 +88,7 @@ class PsycopgTx(_PsycopgBase):
         try:
             # A cursor of our own: the connection's row and cursor factories are the caller's.
             cursor: Any = psycopg.Cursor(self.handle, row_factory=tuple_row)
-            if type(statement.sql) is str and statement.params is not None:
-                cursor.execute(to_pyformat(statement.sql), statement.params)
-            else:
-                cursor.execute(*_native(statement))
+            cursor.execute(*_native(statement))
             result = cursor.pgresult
             return cursor.fetchall() if result is not None and result.nfields else []
         except psycopg.Error as exc:
@@ -100,7 +98,7 @@ class PsycopgTx(_PsycopgBase):
         """Send it behind what is queued and wait for its answer, in one round trip: the pipeline goes on."""
         cursor = _OwnCursor(self.handle, row_factory=tuple_row)
         try:
-            cursor.execute(*_native(statement))
+            cursor.ask(*_native(statement))
             try:
                 return cursor.fetchall()
             except psycopg.ProgrammingError:
@@ -174,7 +172,7 @@ class AsyncPsycopgTx(_PsycopgBase):
         """As :meth:`PsycopgTx._in_pipeline`."""
         cursor = _AsyncOwnCursor(self.handle, row_factory=tuple_row)
         try:
-            await cursor.execute(*_native(statement))
+            await cursor.ask(*_native(statement))
             try:
                 return await cursor.fetchall()
             except psycopg.ProgrammingError:
@@ -228,12 +226,66 @@ class _Knowing:
             raise
 
 
-class _OwnCursor(_Knowing, psycopg.Cursor[tuple[Any, ...]]):
+class _Asking(_Knowing):
+    """One that sends what is queued in a pipeline, its statement and the request to answer it in one packet.
+
+    psycopg sends a packet for each of them, and looks each time whether it can: a dozen system calls for a guard, and a
+    server that wakes for each. It works under private names. Where one is gone, psycopg does it in its own way.
+    """
+
+    _asks = False
+
+    def _maybe_prepare_gen(self, *args: Any, **options: Any) -> Any:
+        found = yield from super()._maybe_prepare_gen(*args, **options)  # type: ignore[misc]
+        if self._asks:
+            connection: Any = self.connection  # type: ignore[attr-defined]
+            queue = connection._pipeline.command_queue
+            commands = (*queue, connection.pgconn.send_flush_request)
+            queue.clear()
+            queue.append(partial(_run_all, commands))
+        return found
+
+    def _ask_gen(self, query: Text, params: Any) -> Any:
+        self._asks = True
+        yield from self._execute_gen(query, params)  # type: ignore[attr-defined]
+        yield from self.connection._pipeline._fetch_gen(flush=False)  # type: ignore[attr-defined]
+
+
+def _run_all(commands: Iterable[Callable[[], Any]]) -> None:
+    for command in commands:
+        command()
+
+
+class _OwnCursor(_Asking, psycopg.Cursor[tuple[Any, ...]]):
     """One for a Connection."""
 
+    def ask(self, query: Text, params: Any) -> None:
+        """Execute in a pipeline and wait for the answer, an error too."""
+        if not _can_ask(self.connection):
+            self.execute(query, params)  # who fetches waits
+            return
+        with self.connection.lock:
+            self.connection.wait(self._ask_gen(query, params))
 
-class _AsyncOwnCursor(_Knowing, psycopg.AsyncCursor[tuple[Any, ...]]):
+
+class _AsyncOwnCursor(_Asking, psycopg.AsyncCursor[tuple[Any, ...]]):
     """One for an AsyncConnection."""
+
+    async def ask(self, query: Text, params: Any) -> None:
+        """As :meth:`_OwnCursor.ask`."""
+        if not _can_ask(self.connection):
+            await self.execute(query, params)
+            return
+        async with self.connection.lock:
+            await self.connection.wait(self._ask_gen(query, params))
+
+
+def _can_ask(connection: Any) -> bool:
+    pipeline = getattr(connection, "_pipeline", None)
+    return _HAS_GENERATORS and hasattr(pipeline, "command_queue") and hasattr(pipeline, "_fetch_gen")
+
+
+_HAS_GENERATORS = hasattr(psycopg.Cursor, "_execute_gen") and hasattr(psycopg.Cursor, "_maybe_prepare_gen")
 
 
 def psycopg_tx(target: Any, bind: Any, read_only: bool, tables: str) -> Any:
@@ -245,15 +297,30 @@ def psycopg_tx(target: Any, bind: Any, read_only: bool, tables: str) -> Any:
     return None
 
 
-def _native(statement: Statement) -> tuple[str, Mapping[str, Any] | None]:
-    """The text and the parameters as psycopg takes them."""
-    if statement.params is None:
-        return statement.sql, None
-    if isinstance(statement.sql, str):
-        return to_pyformat(statement.sql), statement.params
-    from adapters._tx._compile import compiled  # SQLAlchemy is there: who made the construct has loaded it
+Text: TypeAlias = str | bytes
 
-    return compiled(statement.sql, statement.params)
+
+@lru_cache(maxsize=512)
+def _text(sql: str) -> Text:
+    return encoded(to_pyformat(sql))
+
+
+def _native(statement: Statement) -> tuple[Text, Mapping[str, Any] | None]:
+    """The text and the parameters as psycopg takes them."""
+    global _compiled
+    sql, params = statement.sql, statement.params
+    if params is None:
+        return sql, None
+    if isinstance(sql, str):
+        return _text(sql), params
+    if _compiled is None:
+        from adapters._tx._compile import compiled  # SQLAlchemy is there: who made the construct has loaded it
+
+        _compiled = compiled
+    return _compiled(sql, params)
+
+
+_compiled: Callable[[Any, Mapping[str, Any]], tuple[Text, Mapping[str, Any]]] | None = None
 
 
 def _has_rows(cursor: Any) -> bool:

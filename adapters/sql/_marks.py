@@ -63,29 +63,41 @@ def _bounded_and_named(
         raise
 
 
-def _raise_one(
-    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
-) -> Plan[None]:
+def one_mark(sql: Dialect, resource: str, token: Token, holder: str) -> Statement:
+    """Raise one mark, making it if it is missing; :func:`after_one` says what its answer means."""
     params = {
-        "resource": resources[0],
+        "resource": resource,
         "issuer": token.issuer,
         "lineage": token.lineage,
         "value": token.value,
         "holder": holder,
     }
+    return Statement(sql.raise_one, params)
+
+
+def after_one(
+    sql: Dialect, rows: Rows, resources: tuple[str, ...], token: Token, on_missing: OnMissing, tx: Tx
+) -> Plan[None]:
+    """What is left to do when the statement that raises one mark was answered."""
+    if not rows:
+        yield from _refuse(sql, resources, token, on_missing, tx)
+    if sql.close is not None:
+        yield from _close_at_commit(sql, rows)
+    if rows[0][1]:
+        try:
+            yield from _check_floor(sql, resources, token, tx)
+        except StaleTokenError:
+            # For a caller who catches it and commits.
+            yield Statement(sql.unmake_one, {"resource": resources[0]})
+            raise
+
+
+def _raise_one(
+    sql: Dialect, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing, tx: Tx
+) -> Plan[None]:
     try:
-        rows = yield Statement(sql.raise_one, params)
-        if not rows:
-            yield from _refuse(sql, resources, token, on_missing, tx)
-        if sql.close is not None:
-            yield from _close_at_commit(sql, rows)
-        if rows[0][1]:
-            try:
-                yield from _check_floor(sql, resources, token, tx)
-            except StaleTokenError:
-                # For a caller who catches it and commits.
-                yield Statement(sql.unmake_one, {"resource": resources[0]})
-                raise
+        rows = yield one_mark(sql, resources[0], token, holder)
+        yield from after_one(sql, rows, resources, token, on_missing, tx)
     except ContentionError as exc:
         exc.resource, exc.presented = resources[0], token
         raise

@@ -133,7 +133,7 @@ class _Block:
     def __enter__(self) -> Any:
         guard = self._guard
         tx = self._tx = guard._tx()
-        run(guard._options.show(tx, self._resources, self._token, self._holder), tx)
+        guard._options.show_at_once(tx, self._resources, self._token, self._holder)
         return tx.handle
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:

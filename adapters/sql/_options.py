@@ -10,9 +10,9 @@ from datetime import datetime
 from inspect import isawaitable, iscoroutine
 from typing import Any, get_args
 
-from adapters._tx import AsyncTx, Plan, SyncTx, transaction_of
+from adapters._tx import AsyncTx, Plan, SyncTx, run, transaction_of
 from adapters.sql._dialect import Dialect
-from adapters.sql._marks import raise_marks, take_write_lock
+from adapters.sql._marks import after_one, one_mark, raise_marks, take_write_lock
 from adapters.sql._mysql import mysql
 from adapters.sql._once import Applied, check_key, claim_key
 from adapters.sql._postgresql import postgresql
@@ -20,7 +20,7 @@ from adapters.sql._schema import check_schema
 from adapters.sql._sqlite import sqlite
 from fencing._law import OnMissing
 from fencing._token import Token
-from fencing.errors import NotInTransactionError
+from fencing.errors import ContentionError, NotInTransactionError
 
 _BUILDERS = {"postgresql": postgresql, "sqlite": sqlite, "mysql": mysql}
 _LONGEST_TIMEOUT = 2**31 / 1000 - 1
@@ -101,6 +101,20 @@ class Options:
         """As :meth:`guard`."""
         sql = _BUILDERS[tx.dialect](self.schema, self.lock_timeout_ms)
         return raise_marks(sql, resources, token, holder, self.on_missing, tx)
+
+    def show_at_once(self, tx: SyncTx, resources: tuple[str, ...], token: Token, holder: str) -> None:
+        """As :meth:`show`, and done. One mark of PostgreSQL that is there without a plan, which costs as much again."""
+        if len(resources) > 1 or self.on_missing != "create" or tx.dialect != "postgresql":
+            return run(self.show(tx, resources, token, holder), tx)
+        sql = _BUILDERS["postgresql"](self.schema, self.lock_timeout_ms)
+        try:
+            rows = tx.execute(one_mark(sql, resources[0], token, holder))
+            if not rows or rows[0][1]:
+                run(after_one(sql, rows, resources, token, "create", tx), tx)
+        except ContentionError as exc:
+            exc.resource, exc.presented = resources[0], token
+            raise
+        return None
 
     def raise_fence(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
         """Raise the marks, making those that are missing whatever ``on_missing`` says: this is how marks are made."""

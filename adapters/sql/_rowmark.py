@@ -74,16 +74,14 @@ class RowStatements:
     def change(self, dialect: str, values: Mapping[str, Any], limit_ms: int | None) -> ClauseElement:
         """Change the row ``fencing_key_…`` and its mark, if the mark in it admits the token.
 
-        A row if it did, but on MariaDB and MySQL, which have no answer to trust. If it did not, PostgreSQL's lock
-        timeout is lowered still.
+        For PostgreSQL and SQLite; MariaDB and MySQL have no answer to trust. A row if it did. If it did not,
+        PostgreSQL's lock timeout is lowered still.
         """
 
         def make() -> ClauseElement:
             changed = self._update(values).where(self._admitted)
             if dialect == "sqlite":
                 return changed.returning(literal_column("1"))
-            if dialect != "postgresql":
-                return changed
             limited, restored = limits(limit_ms)
             return changed.where(text(limited)).returning(literal_column(restored))
 
@@ -114,14 +112,13 @@ class RowStatements:
 
     def _kept(self, what: Any, values: Mapping[str, Any], make: Callable[[], ClauseElement]) -> ClauseElement:
         # An expression counts as itself: one that is made anew for each call has a new text each time.
-        expressions = [value if isinstance(value, ColumnElement) else None for value in values.values()]
-        key = (what, *values, *[None if one is None else id(one) for one in expressions])
+        key = (what, *values, *[id(one) if isinstance(one, ColumnElement) else None for one in values.values()])
         found = self._made.get(key)
         if found is None:
             if len(self._made) >= _KEPT:
                 self._made.clear()
             # With the expressions, so that no other one can have their ids.
-            found = self._made[key] = (make(), expressions)
+            found = self._made[key] = (make(), [one for one in values.values() if isinstance(one, ColumnElement)])
         return found[0]
 
 

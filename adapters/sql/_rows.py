@@ -7,10 +7,11 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx
+from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx, run
 from adapters.sql._guard import SqlGuard
 from adapters.sql._limit import limited
 from adapters.sql._marks import all_or_nothing, bounded, read_mark
+from adapters.sql._open import OpenGuard
 from adapters.sql._options import Options, Write
 from adapters.sql._rowmark import NAMES, RowStatements
 from fencing._law import Mark, OnMissing, check_resources, judge, reject
@@ -93,7 +94,7 @@ class RowGuard:
         if names not in self._known:
             self._check(values, but_keys=True)
             self._known.add(names)
-        return self._write(target, self._key(key), token, values, self._update)
+        return self._write(target, self._key(key), token, values, self._update, changes=True)
 
     def delete(self, target: Any, key: Any, *, token: Any = None) -> Any:
         """Delete a row; its mark is kept in ``fencing_mark``. Returns whether there was such a row."""
@@ -132,36 +133,43 @@ class RowGuard:
         values: Mapping[str, Any],
         plan: Callable[[Tx, _Row], Plan[Any]],
         kind: Any = "write",
+        changes: bool = False,
     ) -> Any:
+        """``changes``: the plan is that of a change, whose first statement is the only one nearly always."""
         name = self._resource(key)
         guard: Any = self._guard.on(target)
         presented, holder = resolve_token(token)
         row = _Row(name, key, presented, holder, values)
-
-        def make(tx: Tx) -> Plan[Any]:
-            return plan(tx, row)
-
         if is_async(guard):
-            return _awaited(guard, make, row, kind)
+            return _awaited(guard, lambda tx: plan(tx, row), row, kind)
         try:
             with recorded(kind, guard, (name,), presented, holder):
-                return guard.perform(make)
+                if changes and type(guard) is OpenGuard:
+                    tx = guard._tx()
+                    if tx.dialect == "postgresql":  # without a plan, which takes as long as all the rest here
+                        return bool(tx.execute(self._change(tx, row))) or run(self._update_slowly(tx, row), tx)
+                return guard.perform(lambda tx: plan(tx, row))
         except ContentionError as exc:
             row.name(exc)
             raise
 
+    def _change(self, tx: Tx, row: _Row) -> Statement:
+        return Statement(self._sql.change(tx.dialect, row.values, self._options.lock_timeout_ms), row.params())
+
     def _update(self, tx: Tx, row: _Row) -> Plan[bool]:
-        options, dialect = self._options, tx.dialect
-        change = Statement(self._sql.change(dialect, row.values, options.lock_timeout_ms), row.params())
+        dialect = tx.dialect
         if dialect == "postgresql":
-            if (yield change):  # it bounds itself
+            if (yield self._change(tx, row)):  # it bounds itself
                 return True
-        elif dialect == "sqlite" and (yield from bounded(options.dialect(dialect), _send(change))):
+        elif dialect == "sqlite" and (yield from bounded(self._options.dialect(dialect), _send(self._change(tx, row)))):
             return True
-        slowly = self._update_slowly(tx, row)
-        return (yield from limited(options.dialect(dialect), options.lock_timeout_ms, slowly, lowered=True))
+        return (yield from self._update_slowly(tx, row))
 
     def _update_slowly(self, tx: Tx, row: _Row) -> Plan[bool]:
+        sql, limit_ms = self._options.dialect(tx.dialect), self._options.lock_timeout_ms
+        return (yield from limited(sql, limit_ms, self._look_and_update(tx, row), lowered=True))
+
+    def _look_and_update(self, tx: Tx, row: _Row) -> Plan[bool]:
         """The row has no mark, is not there, or refuses; or the database has no trustworthy answer to an UPDATE."""
         rows = yield Statement(self._sql.lock, row.params())
         if not rows:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 from support import sql_doors
 from support.sql_doors import PUT, do, ledger, marks, token
 
-from adapters._tx import Statement, run, transaction_of
+from adapters._tx import Statement, _psycopg, run, transaction_of
 from adapters.sql import SqlGuard
 from fencing import errors, fenced_write, raise_fence, read_mark
 from scheduler.console.embedded import Postgres
@@ -435,6 +435,13 @@ def test_the_callers_factories_and_stream_options_do_not_matter(pg: str) -> None
             connection.commit()
 
 
+@pytest.fixture(params=["in one packet", "as psycopg does"])
+def pipelined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a guard in a pipeline sends and waits: as it does, and where psycopg's private names are gone."""
+    monkeypatch.setattr(_psycopg, "_HAS_GENERATORS", request.param == "in one packet" and _psycopg._HAS_GENERATORS)
+
+
+@pytest.mark.usefixtures("pipelined")
 def test_a_pipeline_is_fenced_and_its_own_errors_stay_its_own(pg: str) -> None:
     with psycopg.connect(pg, autocommit=True) as bare:
         with bare.pipeline(), bare.transaction():
@@ -454,6 +461,7 @@ def test_a_pipeline_is_fenced_and_its_own_errors_stay_its_own(pg: str) -> None:
     assert (ledger(pg), marks(pg)) == ({"a": 5}, {"a": "shop/line-a/5"})
 
 
+@pytest.mark.usefixtures("pipelined")
 def test_in_a_pipeline_contention_leaves_the_transaction_around_it_usable(pg: str) -> None:
     hasty = SqlGuard(lock_timeout=0.05)
     with psycopg.connect(pg, autocommit=True) as first, psycopg.connect(pg, autocommit=True) as bare:
@@ -469,6 +477,7 @@ def test_in_a_pipeline_contention_leaves_the_transaction_around_it_usable(pg: st
     assert (ledger(pg), marks(pg)) == ({"a": 7}, {"a": "shop/line-a/5"})
 
 
+@pytest.mark.usefixtures("pipelined")
 def test_an_async_pipeline_is_fenced_too(pg: str) -> None:
     async def work(value: int, *before: str) -> None:
         async with await psycopg.AsyncConnection.connect(pg, autocommit=True) as bare:
