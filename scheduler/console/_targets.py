@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from fencing import AsyncGuard, Finding, Guard, Mark
@@ -30,12 +31,15 @@ class Issued:
 
 def diagnose_target(text: str, issued: Issued | None = None) -> Iterable[Finding]:
     """Ask the guard of the named downstream what is wrong with it; and whether its marks are beyond the issuer."""
+    target = _target(text)
     try:
-        guard = guard_for(_target(text))
+        guard = guard_for(target)
     except TypeError as exc:
         raise click.UsageError(f"--target: {exc}") from exc
     try:
-        return asyncio.run(_adiagnose(guard, issued)) if isinstance(guard, AsyncGuard) else _diagnose(guard, issued)
+        if isinstance(guard, AsyncGuard):
+            return asyncio.run(_adiagnose(guard, issued))
+        return [*_diagnose(guard, issued), *_diagnose_outbox(guard.downstream, target)]
     except (FencingError, SQLAlchemyError) as exc:
         why = str(getattr(exc, "orig", None) or exc).strip()
         return [
@@ -62,6 +66,26 @@ async def _adiagnose(guard: AsyncGuard[Any], issued: Issued | None) -> list[Find
     if issued and isinstance(guard, ListsMarksAsync) and not _is_broken(found):
         found.append(compare(guard.downstream, await guard.alist_marks("", LISTED), issued))
     return found
+
+
+def _diagnose_outbox(downstream: str, target: Any) -> Iterable[Finding]:
+    """Look at the outbox too, where the database has one."""
+    if not isinstance(target, Engine) or not inspect(target).has_table("fencing_outbox"):
+        return []
+    try:
+        from adapters.email import diagnose
+    except ModuleNotFoundError as exc:
+        return [
+            Finding(
+                "outbox",
+                "warning",
+                downstream,
+                f"there is an outbox, and {exc.name} is not installed",
+                "nothing is known about its mail",
+                "pip install 'fencing-toolkit[email]'",
+            )
+        ]
+    return diagnose(target)
 
 
 def _is_broken(found: list[Finding]) -> bool:

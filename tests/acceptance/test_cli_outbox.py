@@ -128,6 +128,28 @@ def test_an_uncertain_message_is_resolved_with_a_reason(engine: Engine, console:
     assert len(reasons(engine)) == 3
 
 
+def test_the_doctor_looks_at_the_outbox_too(
+    engine: Engine, capsys: pytest.CaptureFixture[str], smtp_sink: SmtpSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def doctor() -> dict[str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["doctor", "--target", url_of(engine), "--json"])
+        assert not ended.value.code
+        return {finding["check"]: finding["severity"] for finding in json.loads(capsys.readouterr().out)}
+
+    monkeypatch.delenv("FENCING_DSN", raising=False)
+    put(engine, "a")
+    assert doctor()["outbox.uncertain"] == "ok"
+    with smtp_sink.failing(HangUpAtDot(taken=True)):
+        relayed(engine, smtp_sink)
+    assert doctor()["outbox.uncertain"] == "warning"
+    with engine.begin() as connection:
+        for table in ("fencing_outbox_event", "fencing_outbox_recipient", "fencing_outbox"):
+            connection.execute(text(f"drop table {table}"))
+    assert not any(check.startswith("outbox") for check in doctor())
+
+
 def test_acts_on_several_messages_are_all_or_none(engine: Engine, console: Console, smtp_sink: SmtpSink) -> None:
     put(engine, "a", "b")
     relayed(engine, smtp_sink)
