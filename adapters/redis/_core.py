@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +23,8 @@ from fencing.errors import ContentionError, EffectError, FenceRejected, FencingE
 
 # How often a write may meet a mark that has forgotten its writers once more since the question before.
 _CATCH_UPS: Final = 10
+
+_TIME: Final = packed("TIME")
 
 _VERDICTS: Final = {
     b"missing": Verdict.MARK_MISSING,
@@ -150,7 +153,7 @@ class Write:
                 continue
             try:
                 if again:
-                    command = self._call(protocol, int((time.monotonic() - self._sent) * 1e6))
+                    command = self._call(protocol, (yield from self._when_sent()) if self._tape else None)
                 else:
                     command = self._command or self.begin(protocol)
                 answer = yield from _asking(command)
@@ -178,17 +181,25 @@ class Write:
             return
         raise unknown(f"the reply was lost ({maybe_applied})", downstream) from maybe_applied
 
-    def _call(self, protocol: int, since: int | None = None) -> bytes:
-        """``since``: how many microseconds ago the write was first sent, if it was."""
-        repeated = since is not None and self._tape is not None
+    def _when_sent(self) -> Dialogue[int]:
+        """A moment before the first sending, by the server's clock, in microseconds since 1970.
+
+        Asked for beforehand: told how long ago it was, the server would count from when that reaches it, which may be
+        any time later.
+        """
+        seconds, microseconds = yield _TIME
+        return int(seconds) * 1_000_000 + int(microseconds) - math.ceil((time.monotonic() - self._sent) * 1e6)
+
+    def _call(self, protocol: int, sent: int | None = None) -> bytes:
+        """``sent``: a moment by the server's clock before the write was first sent, if it was."""
         frame = self._terms.frames.of(
             self._resources,
             self._token,
             self._holder,
             # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
-            "reject" if repeated else self._on_missing,
+            "reject" if sent is not None else self._on_missing,
             protocol,
-            f"{self._generation}/{since}" if repeated else self._generation,
+            f"{self._generation}/{sent}" if sent is not None else self._generation,
             self._tape,
         )
         return call(frame, self._writer, self._tape, self._act)

@@ -58,8 +58,8 @@ class Frames:
         known: int | str,
         tape: Tape | None,
     ) -> Frame:
-        """``known``: the generation of the first mark as far as known, and ``/`` and how many microseconds ago the
-        write was first sent, if it was.
+        """``known``: the generation of the first mark as far as known, and ``/`` and a moment by the server's clock
+        before the write was first sent, if it was (microseconds since 1970).
         """
         keys, size = (len(tape.keys), tape.size) if tape is not None else (0, 0)
         # The token by identity, which its frame keeps: its own hash takes longer than the rest here.

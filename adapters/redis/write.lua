@@ -8,8 +8,8 @@
 --         "adopt" (as raise, and a mark of another issuer gives way, unless the token's own issuer had the resource
 --         before under a newer one; who did it and why is the stamp);
 --         the protocol of the connection, "2" or "3";
---         the generation of the first mark that the caller knows of; if the write was sent before: GENERATION/SINCE, how
---         many microseconds ago it was first sent
+--         the generation of the first mark that the caller knows of; if the write was sent before: GENERATION/SENT, a
+--         moment by this server's clock at which it was not sent yet, in microseconds since 1970
 --       7… the commands: how many words, the words. A count below zero: its reply has another shape in RESP3.
 --
 -- Answers
@@ -41,8 +41,8 @@ local token, writer, stamp = ARGV[1], ARGV[2], ARGV[3]
 -- One function with all that it needs in it: the usual write does without, and each function costs it as it is made.
 local function judge()
   local marks, holder = ARGV[4] + 0, ARGV[5]
-  local on_missing, protocol, known, since = string.match(ARGV[6], '^(%a+) (%d) (%d+)/?(%d*)$')
-  since = since ~= '' and since
+  local on_missing, protocol, known, sent = string.match(ARGV[6], '^(%a+) (%d) (%d+)/?(%d*)$')
+  sent = sent ~= '' and sent
 
   -- Whether the digits `a` are a larger number than the digits `b`. Lua's own numbers are doubles: they round above 2^53.
   local function larger(a, b)
@@ -116,7 +116,7 @@ local function judge()
   -- Whether the mark was set after this write was first sent, by the same clock. Then it is no evidence: the one before it
   -- may have been lost, and with it that the write was executed.
   local function is_younger(key)
-    return since and redis.call('HGET', key, 'at') + 0 > time() - since
+    return sent and redis.call('HGET', key, 'at') + 0 >= sent + 0
   end
 
   local advances, repeats, adopted = {}, {}, {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -220,6 +221,25 @@ def test_a_mark_lost_and_raised_again_before_the_question_is_repeated_is_unknown
         increment(calls)
     assert plain.get("n") == b"2"
     assert increment(calls).value == 3, "the next write is a new one"
+
+
+def test_a_mark_lost_and_raised_again_while_the_question_is_repeated_slowly_is_unknown(
+    calls: Calls, proxy: Proxy, plain: redis.Redis
+) -> None:
+    """However long the repeated write is on its way: longer here than the first one was ago when it was sent."""
+    began = time.monotonic()
+    increment(calls)
+
+    def lose_the_mark() -> None:
+        plain.delete("fencing:{a}:mark")
+        raise_fence(plain, "a", token=token(4))
+        time.sleep(time.monotonic() - began)
+
+    proxy.lose_reply(SCRIPT)
+    proxy.delay(SCRIPT, lose_the_mark)
+    with pytest.raises(errors.OutcomeUnknownError, match="forgotten"):
+        increment(calls)
+    assert plain.get("n") == b"2"
 
 
 def many_writers(plain: redis.Redis, count: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self
 
-Loss = Literal["request", "reply", "silence"]
+Loss = Literal["request", "reply", "silence", "delay"]
 
 
 class Proxy:
@@ -19,7 +19,7 @@ class Proxy:
     A *loss* is ordered beforehand and hits the next request that contains some bytes: ``lose_request`` (the server
     never sees it), ``lose_reply`` (the server has answered, the client never hears it), ``silence`` (as
     ``lose_reply``, but the connection stays open, so that the client waits). In the first two cases both
-    connections are closed then. A request must fit in one read.
+    connections are closed then. A ``delay`` loses nothing. A request must fit in one read.
     """
 
     def __init__(self, port: int) -> None:
@@ -68,6 +68,10 @@ class Proxy:
     def silence(self, marker: bytes, times: int = 1, then: Callable[[], object] | None = None) -> None:
         """As :meth:`lose_reply`, but keep the connections open."""
         self._order("silence", marker, times, then)
+
+    def delay(self, marker: bytes, then: Callable[[], object]) -> None:
+        """Pass on the next request that contains ``marker`` after calling ``then``."""
+        self._order("delay", marker, 1, then)
 
     def close(self) -> None:
         """Close every connection and the port."""
@@ -129,6 +133,9 @@ class Proxy:
                             if then is not None:
                                 then()
                             raise ConnectionResetError
+                        if losing == "delay" and then is not None:
+                            then()
+                            losing, then = None, None
                         server.sendall(data)
                     elif losing is None:
                         client.sendall(data)
