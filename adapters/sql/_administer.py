@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from adapters._tx import AsyncTx, Plan, Statement, SyncTx
 from adapters.sql._dialect import Dialect
 from adapters.sql._explain import read_acts
-from adapters.sql._guard import SqlGuard
+from adapters.sql._guard import SqlGuard, SqlTargetGuard
 from adapters.sql._limit import limited
 from adapters.sql._marks import all_or_nothing, mark_of, moved, read_floors, token_params
 from adapters.sql._options import Options
@@ -79,7 +79,8 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
 
     ``to``: a token of the new issuer, from which on its tokens are accepted; or its name, for any token above 1. If
     the resource was its before, it goes on above the mark that it had then: an old token stays refused. Holders under
-    the old issuer are refused from the commit on: end them first.
+    the old issuer are refused from the commit on: end them first. Of a row that carries its mark: pass
+    ``RowGuard(...).on(target)`` as the target.
 
     Raises ``ValueError`` without a reason, and for a token below that mark of before or below a floor of its issuer.
     """
@@ -88,10 +89,12 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
         raise ValueError("adopt() needs a reason: it is what the record says")
     wanted = to if isinstance(to, Token) else Token(1, to, ADOPTED)
 
-    def work(tx: Tx, sql: Dialect) -> Plan[Token]:
+    def work(tx: Tx, sql: Dialect, options: Options) -> Plan[Token]:
         ending = "" if tx.dialect == "sqlite" else " for update"
         rows = yield Statement(sql.read_one + ending, {"resource": name})
-        before = mark_of(sql, rows[0]).token if rows else None
+        kept = mark_of(sql, rows[0]).token if rows else None
+        in_row = yield from options.lock_in_row(tx, name)
+        before = kept if in_row is None else in_row.token
         new = wanted
         acts = yield from read_acts(sql, "adopt", name, _ALL)
         known = [
@@ -99,9 +102,8 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
             for *_, detail in acts
             if detail["issuer"] == wanted.issuer
         ]
-        if before is not None and before.issuer == wanted.issuer:
-            known.append(before)
-        else:
+        known += [one for one in {kept, before} if one is not None and one.issuer == wanted.issuer]
+        if before is None or before.issuer != wanted.issuer:
             # A mark of that issuer may have been here and compacted.
             floor = (yield from read_floors(sql, sql.read_floors, tx.downstream)).get(wanted.issuer, 0)
             if isinstance(to, Token) and to.value < floor:
@@ -115,7 +117,9 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
             if not isinstance(to, Token) and one.value > new.value:
                 new = one
         yield Statement(sql.adopt, {"resource": name, **token_params(new, process_holder())})
-        if before is None and (yield Statement(sql.explain_one, {"resource": name}))[0][7] != 1:
+        if in_row is not None:
+            yield from options.adopt_in_row(tx, name, new, process_holder())
+        if kept is None and (yield Statement(sql.explain_one, {"resource": name}))[0][7] != 1:
             raise moved(tx.downstream, (name,))  # made since it was looked for: not judged, and overwritten by now
         detail = {"issuer": "", "lineage": "", "value": -1, "to": str(new)}
         if before is not None:
@@ -124,7 +128,7 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
         return new
 
     def plan(tx: Tx, sql: Dialect, options: Options) -> Plan[Token]:
-        return (yield from all_or_nothing(limited(sql, options.lock_timeout_ms, work(tx, sql))))
+        return (yield from all_or_nothing(limited(sql, options.lock_timeout_ms, work(tx, sql, options))))
 
     return _change(target, schema, plan)
 
@@ -186,6 +190,7 @@ def act_of(
 
 
 def _change(target: Any, schema: str | None, plan: Callable[[Tx, Dialect, Options], Plan[Any]]) -> Any:
-    options = SqlGuard(schema=schema)
-    guard: Any = options.on(target)
-    return guard.perform(lambda tx: plan(tx, options._options.dialect(tx.dialect), options._options))
+    # A guard for options of its own: RowGuard(...).on(engine).
+    guard: Any = target if isinstance(target, SqlTargetGuard) else SqlGuard(schema=schema).on(target)
+    options: Options = guard._options
+    return guard.perform(lambda tx: plan(tx, options.dialect(tx.dialect), options))

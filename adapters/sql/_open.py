@@ -8,9 +8,6 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx, run, run_async, transaction_of
-from adapters.sql._diagnose import diagnose
-from adapters.sql._explain import explaining, listing
-from adapters.sql._marks import read_mark
 from adapters.sql._once import dump_result, store_result
 from adapters.sql._options import Options, Write, ensure_open, refuse_awaitable, refuse_plain, write_of
 from fencing._explain import Explanation
@@ -103,20 +100,20 @@ class OpenGuard:
     def read_mark(self, resource: str) -> Mark | None:
         """Return the mark as the caller's transaction sees it."""
         tx = self._look()
-        return run(read_mark(self._options.dialect(tx.dialect), resource), tx)
+        return run(self._options.read_mark(tx, resource), tx)
 
     def explain(self, resource: str) -> Explanation:
         """Say what is known of the resource."""
-        return self.look(lambda tx: explaining(tx, self._options, resource))
+        return self.look(lambda tx: self._options.explain(tx, resource))
 
     def list_marks(self, prefix: str, limit: int) -> list[tuple[str, Mark]]:
         """The marks of resources whose names begin with ``prefix``, by name."""
-        return self.look(lambda tx: listing(tx, self._options, prefix, limit))
+        return self.look(lambda tx: self._options.list_marks(tx, prefix, limit))
 
     def diagnose(self) -> list[Finding]:
         """Say what in this database would break a promise."""
         tx = self._look()
-        return run(diagnose(tx.dialect, self._options.schema, tx.downstream), tx)
+        return run(self._options.diagnose(tx), tx)
 
 
 class _Block:
@@ -214,20 +211,20 @@ class AsyncOpenGuard:
     async def aread_mark(self, resource: str) -> Mark | None:
         """As :meth:`OpenGuard.read_mark`."""
         tx = self._look()
-        return await run_async(read_mark(self._options.dialect(tx.dialect), resource), tx)
+        return await run_async(self._options.read_mark(tx, resource), tx)
 
     async def aexplain(self, resource: str) -> Explanation:
         """As :meth:`OpenGuard.explain`."""
-        return await self.look(lambda tx: explaining(tx, self._options, resource))
+        return await self.look(lambda tx: self._options.explain(tx, resource))
 
     async def alist_marks(self, prefix: str, limit: int) -> list[tuple[str, Mark]]:
         """As :meth:`OpenGuard.list_marks`."""
-        return await self.look(lambda tx: listing(tx, self._options, prefix, limit))
+        return await self.look(lambda tx: self._options.list_marks(tx, prefix, limit))
 
     async def adiagnose(self) -> list[Finding]:
         """As :meth:`OpenGuard.diagnose`."""
         tx = self._look()
-        return await run_async(diagnose(tx.dialect, self._options.schema, tx.downstream), tx)
+        return await run_async(self._options.diagnose(tx), tx)
 
 
 def run_effect(tx: SyncTx, effect: Callable[[Any], Any]) -> Any:

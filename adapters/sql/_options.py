@@ -11,14 +11,18 @@ from inspect import isawaitable, iscoroutine
 from typing import Any, get_args
 
 from adapters._tx import AsyncTx, Plan, SyncTx, run, transaction_of
+from adapters.sql._diagnose import diagnose
 from adapters.sql._dialect import Dialect
-from adapters.sql._marks import after_one, one_mark, raise_marks, take_write_lock
+from adapters.sql._explain import explaining, listing
+from adapters.sql._marks import after_one, one_mark, raise_marks, read_mark, take_write_lock
 from adapters.sql._mysql import mysql
 from adapters.sql._once import Applied, check_key, claim_key
 from adapters.sql._postgresql import postgresql
 from adapters.sql._schema import check_schema
 from adapters.sql._sqlite import sqlite
-from fencing._law import OnMissing
+from fencing._explain import Explanation
+from fencing._findings import Finding
+from fencing._law import Mark, OnMissing
 from fencing._token import Token
 from fencing.errors import ContentionError, NotInTransactionError
 
@@ -139,6 +143,32 @@ class Options:
                 tx.downstream,
             )
         )
+
+    def read_mark(self, tx: SyncTx | AsyncTx, resource: str) -> Plan[Mark | None]:
+        """Read the mark."""
+        return read_mark(self.dialect(tx.dialect), resource)
+
+    def explain(self, tx: SyncTx | AsyncTx, resource: str) -> Plan[Explanation]:
+        """Say what is known of the resource."""
+        return explaining(self.dialect(tx.dialect), tx.downstream, resource)
+
+    def list_marks(self, tx: SyncTx | AsyncTx, prefix: str, limit: int) -> Plan[list[tuple[str, Mark]]]:
+        """The marks of resources whose names begin with ``prefix``, by name."""
+        return listing(self.dialect(tx.dialect), prefix, limit)
+
+    def diagnose(self, tx: SyncTx | AsyncTx) -> Plan[list[Finding]]:
+        """Say what in this database would break a promise."""
+        return diagnose(tx.dialect, self.schema, tx.downstream)
+
+    def lock_in_row(self, tx: SyncTx | AsyncTx, resource: str) -> Plan[Mark | None]:
+        """Read and lock the mark that stands in the data itself: there is none but for a :class:`RowGuard`."""
+        return None
+        yield  # a plan, which asks nothing
+
+    def adopt_in_row(self, tx: SyncTx | AsyncTx, resource: str, token: Token, holder: str) -> Plan[None]:
+        """Set the mark that :meth:`lock_in_row` has found."""
+        return
+        yield
 
 
 def ensure_open(tx: SyncTx | AsyncTx) -> None:

@@ -10,9 +10,6 @@ from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
 from adapters._tx import AsyncTx, Plan, SyncTx, committing, retryable, run, run_async
-from adapters.sql._diagnose import diagnose
-from adapters.sql._explain import explaining, listing
-from adapters.sql._marks import read_mark
 from adapters.sql._open import apply_once, apply_once_async, run_effect, run_effect_async
 from adapters.sql._options import Options, Write, pauses, write_of
 from fencing._explain import Explanation
@@ -87,19 +84,19 @@ class OwnGuard:
 
     def read_mark(self, resource: str) -> Mark | None:
         """Return the mark."""
-        return self._look(lambda tx: run(read_mark(self._options.dialect(tx.dialect), resource), tx))
+        return self._look(lambda tx: run(self._options.read_mark(tx, resource), tx))
 
     def explain(self, resource: str) -> Explanation:
         """Say what is known of the resource."""
-        return self.look(lambda tx: explaining(tx, self._options, resource))
+        return self.look(lambda tx: self._options.explain(tx, resource))
 
     def list_marks(self, prefix: str, limit: int) -> list[tuple[str, Mark]]:
         """The marks of resources whose names begin with ``prefix``, by name."""
-        return self.look(lambda tx: listing(tx, self._options, prefix, limit))
+        return self.look(lambda tx: self._options.list_marks(tx, prefix, limit))
 
     def diagnose(self) -> list[Finding]:
         """Say what in this database would break a promise."""
-        return self._look(lambda tx: run(diagnose(tx.dialect, self._options.schema, tx.downstream), tx))
+        return self._look(lambda tx: run(self._options.diagnose(tx), tx))
 
     def _look(self, work: Callable[[SyncTx], T]) -> T:
         with self._open_handle() as handle:
@@ -183,19 +180,19 @@ class AsyncOwnGuard:
 
     async def aread_mark(self, resource: str) -> Mark | None:
         """As :meth:`OwnGuard.read_mark`."""
-        return await self._look(lambda tx: run_async(read_mark(self._options.dialect(tx.dialect), resource), tx))
+        return await self._look(lambda tx: run_async(self._options.read_mark(tx, resource), tx))
 
     async def aexplain(self, resource: str) -> Explanation:
         """As :meth:`OwnGuard.explain`."""
-        return await self.look(lambda tx: explaining(tx, self._options, resource))
+        return await self.look(lambda tx: self._options.explain(tx, resource))
 
     async def alist_marks(self, prefix: str, limit: int) -> list[tuple[str, Mark]]:
         """As :meth:`OwnGuard.list_marks`."""
-        return await self.look(lambda tx: listing(tx, self._options, prefix, limit))
+        return await self.look(lambda tx: self._options.list_marks(tx, prefix, limit))
 
     async def adiagnose(self) -> list[Finding]:
         """As :meth:`OwnGuard.diagnose`."""
-        return await self._look(lambda tx: run_async(diagnose(tx.dialect, self._options.schema, tx.downstream), tx))
+        return await self._look(lambda tx: run_async(self._options.diagnose(tx), tx))
 
     async def _look(self, work: Callable[[AsyncTx], Awaitable[T]]) -> T:
         async with self._open_handle() as handle:

@@ -9,10 +9,12 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
+    Integer,
     Table,
     and_,
     bindparam,
     delete,
+    func,
     insert,
     literal_column,
     null,
@@ -55,6 +57,18 @@ class RowStatements:
         marks = [table.c[name] for name in NAMES]
         self.look = select(*marks).where(self._is_key)
         self.lock = self.look.with_for_update()
+        self.marked = (
+            select(*marks, *keys)
+            .where(table.c[VALUE].is_not(None))
+            .order_by(*keys)
+            .limit(bindparam("fencing_limit", type_=Integer))
+            .offset(bindparam("fencing_place", type_=Integer))
+        )
+        self.issuers = (
+            select(table.c[ISSUER], func.count(), func.max(table.c[VALUE]))
+            .group_by(table.c[ISSUER])
+            .order_by(table.c[ISSUER])
+        )
         self.remove = delete(table).where(self._is_key)
         self._admitted = and_(
             table.c[ISSUER] == bindparam("fencing_issuer", type_=table.c[ISSUER].type),

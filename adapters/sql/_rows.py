@@ -8,13 +8,16 @@ from typing import Any
 from sqlalchemy import Table
 
 from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx, run
-from adapters.sql._guard import SqlGuard
+from adapters.sql._guard import SqlGuard, SqlTargetGuard
 from adapters.sql._limit import limited
 from adapters.sql._marks import all_or_nothing, bounded, read_mark
 from adapters.sql._open import OpenGuard
-from adapters.sql._options import Options, Write
+from adapters.sql._options import Options
+from adapters.sql._row import Row, mark_in
+from adapters.sql._row_names import RowNames
+from adapters.sql._row_options import RowOptions
 from adapters.sql._rowmark import NAMES, RowStatements
-from fencing._law import Mark, OnMissing, check_resources, judge, reject
+from fencing._law import Mark, OnMissing, judge, reject
 from fencing._registry import is_async
 from fencing._token import Token
 from fencing._write import recorded, resolve_token
@@ -34,8 +37,9 @@ class RowGuard:
     is treated as a resource without one.
 
     ``resource``: the name of a row's resource from its key, for errors and for ``fencing_mark``; default
-    ``TABLE/KEY``, the parts of a longer key joined by ``/``. ``schema``, ``on_missing`` and ``lock_timeout`` as for
-    :class:`SqlGuard`.
+    ``TABLE/KEY``, the parts of a longer key joined by ``/``. ``key``: the reverse, the key from the name, for
+    :meth:`on`; by default known where the names are and the key is of integers, texts and UUIDs. ``schema``,
+    ``on_missing`` and ``lock_timeout`` as for :class:`SqlGuard`.
 
     Each method takes a target as ``fenced_write`` does: a connection or session in a transaction, or an Engine or
     sessionmaker, whose transactions are opened, committed and retried here. For an async one its result is to be
@@ -50,6 +54,7 @@ class RowGuard:
         table: Table,
         *,
         resource: Callable[[Mapping[str, Any]], str] | None = None,
+        key: Callable[[str], Any] | None = None,
         schema: str | None = None,
         on_missing: OnMissing = "create",
         lock_timeout: float | None = 5.0,
@@ -63,15 +68,63 @@ class RowGuard:
             )
         self._guard = SqlGuard(schema=schema, on_missing=on_missing, lock_timeout=lock_timeout)
         self._options: Options = self._guard._options
-        self._sql = RowStatements(table)
-        self._name = resource
-        self._table = table
-        self._prefix = f"{table.fullname}/"
+        self._named = SqlGuard(schema=schema, on_missing=on_missing, lock_timeout=lock_timeout)
+        options = RowOptions(schema, on_missing, lock_timeout, None)
+        options.rows = self
+        self._named._options = options
+        self.statements = self._sql = RowStatements(table)
+        self.names = RowNames(table, self._sql.keys, resource, key)
+        self._resource, self._key = self.names.resource, self.names.key
+        self.table = self._table = table
         self._known: set[tuple[str, ...]] = set()
 
     def resource(self, key: Any) -> str:
         """Return the name of the row's resource."""
         return self._resource(self._key(key))
+
+    def on(self, target: Any) -> SqlTargetGuard:
+        """Return the guard of ``target`` in which the names of resources are those of rows, with the marks in them.
+
+        For ``fenced_write()`` of several rows and of what hangs on them, ``raise_fence()``, a job's ``fences=``,
+        ``read_mark()``, ``explain()``, ``list_marks()``, ``adopt()`` and ``fencing doctor --target MODULE:ATTRIBUTE``.
+        A name that is no row's is a ``ValueError`` there. Marks in rows are never compacted: they go with the row.
+        """
+        return self._named.on(target)
+
+    def raising(self, tx: Tx, key: Mapping[str, Any], token: Token, holder: str, *, making: bool) -> Plan[None]:
+        """Raise the mark in the row, or the one that is kept for it, in the order of the guard's own statements."""
+        row = Row(self._resource(key), key, token, holder, {}, makes=making)
+        yield from self._update(tx, row)
+
+    def reading(self, tx: Tx, key: Mapping[str, Any]) -> Plan[Mark | None]:
+        """Read the mark in the row, or the one that is kept for it."""
+        mark = yield from self.reading_row(key, lock=False)
+        return mark or (yield from read_mark(self._options.dialect(tx.dialect), self._resource(key)))
+
+    def reading_row(self, key: Mapping[str, Any], *, lock: bool) -> Plan[Mark | None]:
+        """Read the mark in the row, if there is one."""
+        keyed = {f"fencing_key_{column}": value for column, value in key.items()}
+        return mark_in((yield Statement(self._sql.lock if lock else self._sql.look, keyed)))
+
+    def setting(self, key: Mapping[str, Any], token: Token, holder: str) -> Plan[None]:
+        """Set the mark in the row, which is locked, whatever it was."""
+        yield Statement(self._sql.forced_change({}), Row("", key, token, holder, {}).params())
+
+    def listing(self, prefix: str, limit: int) -> Plan[list[tuple[str, Mark]]]:
+        """The marks in rows whose names begin with ``prefix``, in the order of the keys."""
+        found: list[tuple[str, Mark]] = []
+        place = 0
+        while len(found) < limit:
+            rows = yield Statement(self._sql.marked, {"fencing_limit": limit, "fencing_place": place})
+            for row in rows:
+                name = self._resource(dict(zip(self._sql.keys, row[4:], strict=True)))
+                mark = mark_in([row[:4]])
+                if mark is not None and name.startswith(prefix):
+                    found.append((name, mark))
+            if len(rows) < limit:
+                break
+            place += limit
+        return found[:limit]
 
     def insert(self, target: Any, values: Mapping[str, Any], *, token: Any = None) -> Any:
         """Insert a row with its mark, judged by the mark that a deleted row of that key has left.
@@ -103,11 +156,11 @@ class RowGuard:
     def raise_fence(self, target: Any, key: Any, *, token: Any = None) -> Any:
         """Raise the row's mark without changing it, or the one kept in ``fencing_mark`` if there is no such row.
 
-        ``fencing.raise_fence`` and a job's ``fences=`` do not do this: they raise the one in ``fencing_mark``, and a
-        change of a row that has a mark does not look there.
+        ``fencing.raise_fence`` and a job's ``fences=`` do this if they are given :meth:`on` of a target. With the
+        target itself they raise the one in ``fencing_mark``, and a change of a row that has a mark does not look there.
         """
 
-        def plan(tx: Tx, row: _Row) -> Plan[None]:
+        def plan(tx: Tx, row: Row) -> Plan[None]:
             yield from self._update(tx, row.making())
 
         return self._write(target, self._key(key), token, {}, plan, kind="raise")
@@ -115,15 +168,8 @@ class RowGuard:
     def read_mark(self, target: Any, key: Any) -> Any:
         """Return the row's mark or None: to look at, never to decide by. Its time is unknown for one in the row."""
         key = self._key(key)
-        name = self._resource(key)
-        keyed = {f"fencing_key_{column}": value for column, value in key.items()}
-
-        def plan(tx: Tx) -> Plan[Mark | None]:
-            mark = _mark((yield Statement(self._sql.look, keyed)))
-            return mark or (yield from read_mark(self._options.dialect(tx.dialect), name))
-
         guard: Any = self._guard.on(target)
-        return guard.look(plan)
+        return guard.look(lambda tx: self.reading(tx, key))
 
     def _write(
         self,
@@ -131,7 +177,7 @@ class RowGuard:
         key: Mapping[str, Any],
         token: Any,
         values: Mapping[str, Any],
-        plan: Callable[[Tx, _Row], Plan[Any]],
+        plan: Callable[[Tx, Row], Plan[Any]],
         kind: Any = "write",
         changes: bool = False,
     ) -> Any:
@@ -139,7 +185,7 @@ class RowGuard:
         name = self._resource(key)
         guard: Any = self._guard.on(target)
         presented, holder = resolve_token(token)
-        row = _Row(name, key, presented, holder, values)
+        row = Row(name, key, presented, holder, values)
         if is_async(guard):
             return _awaited(guard, lambda tx: plan(tx, row), row, kind)
         try:
@@ -153,10 +199,10 @@ class RowGuard:
             row.name(exc)
             raise
 
-    def _change(self, tx: Tx, row: _Row) -> Statement:
+    def _change(self, tx: Tx, row: Row) -> Statement:
         return Statement(self._sql.change(tx.dialect, row.values, self._options.lock_timeout_ms), row.params())
 
-    def _update(self, tx: Tx, row: _Row) -> Plan[bool]:
+    def _update(self, tx: Tx, row: Row) -> Plan[bool]:
         dialect = tx.dialect
         if dialect == "postgresql":
             if (yield self._change(tx, row)):  # it bounds itself
@@ -165,11 +211,11 @@ class RowGuard:
             return True
         return (yield from self._update_slowly(tx, row))
 
-    def _update_slowly(self, tx: Tx, row: _Row) -> Plan[bool]:
+    def _update_slowly(self, tx: Tx, row: Row) -> Plan[bool]:
         sql, limit_ms = self._options.dialect(tx.dialect), self._options.lock_timeout_ms
         return (yield from limited(sql, limit_ms, self._look_and_update(tx, row), lowered=True))
 
-    def _look_and_update(self, tx: Tx, row: _Row) -> Plan[bool]:
+    def _look_and_update(self, tx: Tx, row: Row) -> Plan[bool]:
         """The row has no mark, is not there, or refuses; or the database has no trustworthy answer to an UPDATE."""
         rows = yield Statement(self._sql.lock, row.params())
         if not rows:
@@ -178,7 +224,7 @@ class RowGuard:
             rows = yield Statement(self._sql.lock, row.params())
             if not rows:
                 return False
-        mark = _mark(rows)
+        mark = mark_in(rows)
         if mark is None:
             yield from self._raise(tx, row)
             yield Statement(self._sql.first_change(row.values), row.params())
@@ -187,7 +233,7 @@ class RowGuard:
         yield Statement(self._sql.forced_change(row.values), row.params())
         return True
 
-    def _insert(self, tx: Tx, row: _Row) -> Plan[bool]:
+    def _insert(self, tx: Tx, row: Row) -> Plan[bool]:
         def work() -> Plan[bool]:
             yield from self._options.guard(tx, row.write())
             # The look may be at an old snapshot, on MariaDB and MySQL: what it shows may have been deleted since.
@@ -198,16 +244,16 @@ class RowGuard:
 
         return (yield from all_or_nothing(work(), _SAVEPOINT))
 
-    def _delete(self, tx: Tx, row: _Row) -> Plan[bool]:
+    def _delete(self, tx: Tx, row: Row) -> Plan[bool]:
         def work() -> Plan[bool]:
             # The mark first, as an insert does: no deadlock by order. Where the row's own mark is evidence enough, the
             # one in fencing_mark need not be there.
-            there = _mark((yield Statement(self._sql.look, row.params()))) is not None
+            there = mark_in((yield Statement(self._sql.look, row.params()))) is not None
             yield from self._raise(tx, row, making=there)
             rows = yield Statement(self._sql.lock, row.params())
             if not rows:
                 return False
-            mark = _mark(rows)
+            mark = mark_in(rows)
             if mark is not None:
                 self._judge(tx, row, mark)
             yield Statement(self._sql.remove, row.params())
@@ -216,36 +262,14 @@ class RowGuard:
         sql = self._options.dialect(tx.dialect)
         return (yield from all_or_nothing(limited(sql, self._options.lock_timeout_ms, work()), _SAVEPOINT))
 
-    def _raise(self, tx: Tx, row: _Row, *, making: bool = False) -> Plan[None]:
+    def _raise(self, tx: Tx, row: Row, *, making: bool = False) -> Plan[None]:
         raise_marks = self._options.raise_fence if making or row.makes else self._options.guard
         yield from raise_marks(tx, row.write())
 
-    def _judge(self, tx: Tx, row: _Row, mark: Mark) -> None:
+    def _judge(self, tx: Tx, row: Row, mark: Mark) -> None:
         verdict = judge(mark.token, row.token)
         if not verdict.accepted:
             reject(verdict, row.resource, row.token, mark, tx.downstream)
-
-    def _resource(self, key: Mapping[str, Any]) -> str:
-        if self._name is not None:
-            return check_resources((self._name(key),))[0]
-        if len(key) == 1:
-            (part,) = key.values()
-            if type(part) is int:
-                return f"{self._prefix}{part}"
-        return check_resources((self._prefix + "/".join(str(key[name]) for name in self._sql.keys),))[0]
-
-    def _key(self, key: Any) -> Mapping[str, Any]:
-        names = self._sql.keys
-        if type(key) is int and len(names) == 1:
-            return {names[0]: key}
-        if isinstance(key, Mapping):
-            given = dict(key)
-        else:
-            parts = key if isinstance(key, tuple) else (key,)
-            given = dict(zip(names, parts, strict=True)) if len(parts) == len(names) else {}
-        if set(given) != set(names):
-            raise ValueError(f"the key of {self._table.fullname} is {', '.join(names)}; it cannot be {key!r}")
-        return given
 
     def _check(self, values: Mapping[str, Any], *, but_keys: bool) -> None:
         for name in values:
@@ -260,60 +284,7 @@ class RowGuard:
                 )
 
 
-class _Row:
-    """One change of one row."""
-
-    __slots__ = ("holder", "key", "makes", "resource", "token", "values")
-
-    def __init__(
-        self,
-        resource: str,
-        key: Mapping[str, Any],
-        token: Token,
-        holder: str,
-        values: Mapping[str, Any],
-        makes: bool = False,
-    ) -> None:
-        self.resource = resource
-        self.key = key
-        self.token = token
-        self.holder = holder
-        self.values = values
-        self.makes = makes
-
-    def name(self, exc: ContentionError) -> None:
-        """Give a contention its facts."""
-        exc.resource, exc.presented = self.resource, self.token
-
-    def write(self) -> Write:
-        """What it is to ``fencing_mark``."""
-        return Write((self.resource,), self.token, self.holder)
-
-    def without_values(self) -> _Row:
-        """The same row, whose mark alone is raised."""
-        return _Row(self.resource, self.key, self.token, self.holder, {})
-
-    def making(self) -> _Row:
-        """The same row, whose mark is made if it is missing, whatever ``on_missing`` says."""
-        return _Row(self.resource, self.key, self.token, self.holder, self.values, makes=True)
-
-    def params(self) -> dict[str, Any]:
-        """What its statements are sent with."""
-        token = self.token
-        made: dict[str, Any] = {
-            "fencing_issuer": token.issuer,
-            "fencing_lineage": token.lineage,
-            "fencing_value": token.value,
-            "fencing_holder": self.holder,
-        }
-        for name, value in self.key.items():
-            made[f"fencing_key_{name}"] = value
-        for name, value in self.values.items():
-            made[f"fencing_set_{name}"] = value
-        return made
-
-
-async def _awaited(guard: Any, make: Callable[[Tx], Plan[Any]], row: _Row, kind: Any) -> Any:
+async def _awaited(guard: Any, make: Callable[[Tx], Plan[Any]], row: Row, kind: Any) -> Any:
     try:
         with recorded(kind, guard, (row.resource,), row.token, row.holder):
             return await guard.perform(make)
@@ -324,10 +295,3 @@ async def _awaited(guard: Any, make: Callable[[Tx], Plan[Any]], row: _Row, kind:
 
 def _send(statement: Statement) -> Plan[Rows]:
     return (yield statement)
-
-
-def _mark(rows: Rows) -> Mark | None:
-    if not rows or rows[0][2] is None:
-        return None
-    issuer, lineage, value, holder = rows[0]
-    return Mark(Token(value, issuer, lineage), holder or "", None)
