@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 
 from adapters._tx import Plan, Statement, SyncTx, run, transaction_of
 from adapters.email._sql import TABLES, from_database, now
-from adapters.email._states import HELD, OPEN, sql_list
+from adapters.email._states import HELD, OPEN, WAITING_PARTS, of_parts, sql_list
 from fencing import Finding
 from fencing.errors import SchemaMissingError
 
@@ -27,7 +27,7 @@ def diagnose(bind: Engine | Connection) -> Iterable[Finding]:
     tx = cast(SyncTx, transaction_of(bind, read_only=True, tables=TABLES))
     place = f"{tx.downstream}, outbox"
     try:
-        facts = run(_look(tx.dialect), tx)
+        facts = run(diagnose_plan(tx.dialect), tx)
     except SchemaMissingError as exc:
         return [Finding("outbox.tables", "broken", place, str(exc), "no message can be put or sent", f"run {TABLES}")]
     return [
@@ -48,7 +48,8 @@ class _Facts:
     issuers: tuple[str, ...]
 
 
-def _look(dialect: str) -> Plan[_Facts]:
+def diagnose_plan(dialect: str) -> Plan[_Facts]:
+    """The figures, from the partial indexes: what was sent is not read."""
     present = now(dialect)
     ((uncertain,),) = yield Statement("select count(*) from fencing_outbox where state = 'uncertain'")
     ((due, oldest, at),) = yield Statement(
@@ -58,8 +59,7 @@ def _look(dialect: str) -> Plan[_Facts]:
         f"select count(*) from fencing_outbox where state in {sql_list(HELD)} and lease_until <= {present}"
     )
     issuers = yield Statement(
-        "select distinct issuer from fencing_outbox"
-        " where issuer is not null and state in ('pending', 'claimed', 'dispatching')"
+        f"select distinct issuer from ({of_parts('issuer', WAITING_PARTS)}) as waiting where issuer is not null"
     )
     since, looked = from_database(oldest), from_database(at)
     waited = (looked - since).total_seconds() if since and looked else 0.0

@@ -9,7 +9,18 @@ from typing import Any
 
 from adapters._tx import Plan, Rows, Statement
 from adapters.email._sql import from_database, now
-from adapters.email._states import HELD, OPEN, PARKED, STATES, UNFINISHED, Policy, RecipientState, State, sql_list
+from adapters.email._states import (
+    HELD,
+    OPEN,
+    PARKED,
+    STATES,
+    UNFINISHED_PARTS,
+    Policy,
+    RecipientState,
+    State,
+    of_parts,
+    sql_list,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +188,8 @@ def stats_plan(dialect: str) -> Plan[Stats]:
     )
     uncertain = yield Statement("select count(*), min(updated_at) from fencing_outbox where state = 'uncertain'")
     through = yield Statement(
-        "select transport, state, count(*) from fencing_outbox"
-        f" where state in {sql_list(UNFINISHED)} and transport is not null group by transport, state"
+        f"select transport, state, count(*) from ({of_parts('transport, state', UNFINISHED_PARTS)}) as unfinished"
+        " where transport is not null group by transport, state"
     )
     total, due, oldest, at, in_doubt = pending[0]
     counted = {state: (count, late) for state, count, late in held}

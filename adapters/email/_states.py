@@ -126,3 +126,15 @@ def in_states(states: tuple[str, ...]) -> str:
 def sql_list(values: tuple[str, ...]) -> str:
     """The values as an SQL list, ``('a', 'b')``. For the constants of this module only."""
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+_HELD = f"state in {sql_list(HELD)}"
+WAITING_PARTS = (OPEN, PARKED, _HELD)
+UNFINISHED_PARTS = (*WAITING_PARTS, "state = 'uncertain'")
+"""What is not at its end, as the conditions of the partial indexes, each row in one of them: asked for at once, as
+states, the whole table would be read."""
+
+
+def of_parts(columns: str, parts: tuple[str, ...]) -> str:
+    """Select the columns of the rows of these parts."""
+    return " union all ".join(f"select {columns} from fencing_outbox where {part}" for part in parts)
