@@ -8,6 +8,7 @@ import ssl
 import time
 from dataclasses import dataclass, field
 
+from adapters.email._smtp_client import Client, TlsClient, limit
 from adapters.email._smtp_transaction import Broken, Needs, Reply, Transaction, answer_all, lacking
 from adapters.email._transport import Delivery, Gate, GateClosed, Outgoing, TransportUnavailable
 
@@ -132,7 +133,7 @@ class SmtpSession:
         why = lacking(smtp, mail, needs)
         if why:
             return Delivery(answer_all(mail.recipients, "rejected", why))
-        talk = Transaction(smtp, mail, needs, self._settings.final_timeout)
+        talk = Transaction(smtp, mail, needs, self._settings.timeout, self._settings.final_timeout)
         try:
             try:
                 talk.mail()
@@ -161,9 +162,9 @@ class SmtpSession:
         smtp: smtplib.SMTP | None = None
         try:
             if settings.tls:
-                smtp = smtplib.SMTP_SSL(*place, timeout=settings.timeout, context=settings.context)
+                smtp = TlsClient(*place, timeout=settings.timeout, context=settings.context)
             else:
-                smtp = smtplib.SMTP(*place, timeout=settings.timeout)
+                smtp = Client(*place, timeout=settings.timeout)
             assert smtp.sock is not None
             # The final dot is a short write after a long one: without this it waits for the delayed acknowledgement
             # of the other.
@@ -174,6 +175,7 @@ class SmtpSession:
                 smtp.ehlo_or_helo_if_needed()
             if settings.user:
                 smtp.login(settings.user, settings.password)
+            limit(smtp.sock, settings.timeout, settings.timeout)
         except (OSError, ValueError) as exc:  # a host or password with characters that cannot be sent is the latter
             if smtp is not None:
                 smtp.close()

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from adapters.email._smtp_client import limit_read
 from adapters.email._transport import Answer, Delivery, Fate, Gate, Outgoing
 
 CLOSING = 421
@@ -63,10 +64,11 @@ class Broken(Exception):
 class Transaction:
     """MAIL to the final dot, on a connection that is ready for it. Its methods raise :class:`Broken`."""
 
-    def __init__(self, smtp: smtplib.SMTP, mail: Outgoing, needs: Needs, final_timeout: float) -> None:
+    def __init__(self, smtp: smtplib.SMTP, mail: Outgoing, needs: Needs, timeout: float, final_timeout: float) -> None:
         self._smtp = smtp
         self._mail = mail
         self._needs = needs
+        self._timeout = timeout
         self._final_timeout = final_timeout
         self._refusal: Reply | None = None
         self._accepted: list[str] = []
@@ -82,8 +84,7 @@ class Transaction:
         if self._needs.eight_bit:
             options.append("BODY=8BITMIME")
         self._smtp.command_encoding = "utf-8" if self._needs.utf8 else "ascii"
-        reply = self._command(" ".join((f"MAIL FROM:<{self._mail.mail_from}>", *options)), (250,))
-        self._refusal = reply if reply.refuses else None
+        self._refusal = self._command(" ".join((f"MAIL FROM:<{self._mail.mail_from}>", *options)), (250,))
 
     def go_on(self, gate: Gate) -> Delivery:
         """Everything after MAIL. Raises what the gate raises, too."""
@@ -94,14 +95,14 @@ class Transaction:
         if not self._accepted:
             return Delivery(self._refused)
         gate(self._refused)
-        reply = self._command("DATA", (354,))
-        if reply.refuses:
-            return Delivery(self._answers(reply.fate, str(reply)))
+        refusal = self._command("DATA", (354,))
+        if refusal is not None:
+            return Delivery(self._answers(refusal.fate, str(refusal)))
         return self._content()
 
     def _rcpt(self, address: str) -> None:
         reply = self._command(f"RCPT TO:<{address}>", (250, 251))
-        if not reply.refuses:
+        if reply is None:
             self._accepted.append(address)
             return
         # 552 after accepted ones is an old server's "too many recipients": for now, not for good (RFC 5321
@@ -112,7 +113,6 @@ class Transaction:
     def _content(self) -> Delivery:
         smtp = self._smtp
         assert smtp.sock is not None
-        usual = smtp.sock.gettimeout()
         message = self._mail.message
         stuffed = _STUFF.sub(b"..", message) if b"\n." in message or message[:1] == b"." else message
         # A write that fails did not hand over its last bytes. So on a plain connection the final dot goes with the
@@ -126,11 +126,11 @@ class Transaction:
             # The final dot was not written, and a server must not deliver without it (RFC 5321 §4.1.1.4).
             raise Broken(self._answers("deferred", f"the connection broke within the content: {exc}")) from exc
         try:
-            smtp.sock.settimeout(self._final_timeout)
+            limit_read(smtp.sock, self._final_timeout)
             if alone:
                 smtp.send(_DOT)
             reply = Reply.of(*smtp.getreply())
-            smtp.sock.settimeout(usual)
+            limit_read(smtp.sock, self._timeout)
         except OSError as exc:
             raise Broken(self._answers("uncertain", f"the content was sent and no answer came: {exc}")) from exc
         if reply.refuses:
@@ -141,14 +141,18 @@ class Transaction:
             raise Broken(self._answers("uncertain", f"the answer to the content means nothing: {reply}"))
         return Delivery(self._answers("sent", str(reply)))
 
-    def _command(self, line: str, accepted: tuple[int, ...]) -> Reply:
-        """A command without effect: its answer is acceptance or refusal, and anything else ends the conversation."""
+    def _command(self, line: str, accepted: tuple[int, ...]) -> Reply | None:
+        """A command without effect: it is accepted or refused, which is returned, and any other answer ends the
+        conversation."""
         try:
-            reply = Reply.of(*self._smtp.docmd(line))
+            code, text = self._smtp.docmd(line)
         except OSError as exc:
-            text = f"the connection broke at {line.partition(' ')[0]}: {exc}"
-            raise Broken(self._answers("deferred", text)) from exc
-        if reply.code not in accepted and not reply.refuses:
+            told = f"the connection broke at {line.partition(' ')[0]}: {exc}"
+            raise Broken(self._answers("deferred", told)) from exc
+        if code in accepted:
+            return None
+        reply = Reply.of(code, text)
+        if not reply.refuses:
             raise Broken(self._answers("deferred", str(reply)), free=reply.code == CLOSING)
         return reply
 
