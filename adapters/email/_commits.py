@@ -53,7 +53,10 @@ T = TypeVar("T", bound=_Claimed)
 
 
 class _Gate:
-    """A hand-over that waits for its commit, on a lock of its own: who commits wakes those whose commit it was."""
+    """A hand-over that waits for its commit, on a lock of its own: who commits wakes those whose commit it was.
+
+    ``leads``: it commits for all, or is about to.
+    """
 
     def __init__(self, claim: Claim, number: int, refused: Mapping[str, Answer]) -> None:
         self.claim = claim
@@ -70,13 +73,14 @@ class _Gate:
         """Whether it has its answer or its error."""
         return self.answer is not None or self.error is not None
 
-    def wait(self) -> None:
-        """Wait until somebody calls :meth:`wake`."""
-        self._woken.acquire()
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until somebody calls :meth:`wake`, or for so long; whether somebody did."""
+        return self._woken.acquire(timeout=-1 if seconds is None else seconds)
 
     def wake(self) -> None:
-        """It is decided, or it is its turn to commit."""
-        self._woken.release()
+        """It is decided, or it is its turn to commit, or nobody commits any more."""
+        if self._woken.locked():
+            self._woken.release()
 
 
 @dataclass(eq=False, slots=True)
@@ -125,7 +129,6 @@ class Commits:
         self._again = 0.0
         self._at_work = 0
         self._led = False  # one of the gates commits for all, or is about to
-        self._enough = 0  # gates for which the one that commits waits
         self._idle = False  # the thread of the ends waits for the first of them
         self._closed = False
         self._ended = threading.Event()
@@ -148,45 +151,55 @@ class Commits:
         gate = _Gate(claim, number, refused)
         with self._changed:
             self._gates.append(gate)
-            led, self._led = self._led, True
-            if led and len(self._gates) == self._enough:
-                self._changed.notify_all()
+            if not self._led and self._are_enough():
+                self._led = gate.leads = True
         try:
-            if led:
-                gate.wait()  # for the answer, or for its turn to commit
+            while not gate.leads and not gate.decided:
+                self._await(gate)
             if not gate.decided:
                 with self._turn:
-                    self._gather()
                     self._commit(with_gates=True)
         finally:
-            self._hand_on(gate, leads=gate.leads or not led)
+            self._hand_on(gate)
         if gate.error is not None:
             raise gate.error
         assert gate.answer is not None
         return gate.answer
 
-    def _hand_on(self, gate: _Gate, *, leads: bool) -> None:
-        """The next one that waits commits, if this one did or should have."""
+    def _await(self, gate: _Gate) -> None:
+        """Wait for the answer or the lead. Where nobody has it, take it after a moment."""
         with self._changed:
-            if not gate.decided and gate in self._gates:
-                self._gates.remove(gate)  # its wait was broken off
-            if leads:
-                self._led = bool(self._gates)
-                if self._led:
-                    self._gates[0].leads = True
-                    self._gates[0].wake()
+            led = self._led
+        if gate.wait(None if led else _GATHER):
+            return
+        with self._changed:
+            if not self._led and gate in self._gates:
+                self._led = gate.leads = True
 
-    def _gather(self) -> None:
-        """Wait a moment for half of the connections that are at work.
+    def _hand_on(self, gate: _Gate) -> None:
+        """Who has committed, or should have, or does not wait any more, sees to those who still do."""
+        with self._changed:
+            left = not gate.decided and gate in self._gates
+            if left:
+                self._gates.remove(gate)  # its wait was broken off
+            if gate.leads:
+                self._led = False
+            elif not left:
+                return
+            if self._gates and not self._led:
+                first = self._gates[0]
+                if self._are_enough():
+                    self._led = first.leads = True
+                first.wake()
+
+    def _are_enough(self) -> bool:
+        """Whether half of the connections that are at work wait at the gate: then one of them commits for all.
 
         A commit costs much the same for one row and for ten. While one half waits for it, the other keeps the server
-        busy: with fewer there are more commits, with more the server waits.
+        busy: with fewer there are more commits, with more the server waits. Whoever makes up the half commits, so
+        that nobody is woken for that.
         """
-        with self._changed:
-            self._enough = (self._at_work + 1) // 2
-            if len(self._gates) < self._enough:
-                self._changed.wait_for(lambda: len(self._gates) >= self._enough or self._closed, _GATHER)
-            self._enough = 0
+        return len(self._gates) >= (self._at_work + 1) // 2
 
     def end(self, end: End) -> None:
         """Hand in how a row ended. It is written with the next commit, or by itself a moment later."""

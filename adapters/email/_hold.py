@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Engine
 
 from adapters._tx import Plan, SyncTx, committing, run, transaction_of
 from adapters.email._claim import Claim
 from adapters.email._claims import renew_plan
+from adapters.email._line import Line
 from adapters.email._sql import TABLES
 from fencing import Lease
 from fencing._lease import lease_clock
@@ -55,61 +55,6 @@ class Database:
         with self._engine.connect() as connection:
             tx = cast(SyncTx, transaction_of(connection, read_only=True, tables=TABLES))
             return run(make(tx.dialect), tx)
-
-
-class Line:
-    """A connection that is kept for statements that are transactions by themselves: one way to the server for each.
-
-    For one thread at a time.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._connection: Connection | None = None
-        self._tx: SyncTx | None = None
-        self._settled = False
-
-    def run(self, make: Callable[[str], Plan[T]]) -> T:
-        """Run a plan of one statement, which commits with it.
-
-        Raises what its statement raises; then it may have been committed or not, and the connection is replaced.
-        """
-        try:
-            tx = self._tx or self._open()
-            return run(make(tx.dialect), tx)
-        except BaseException:
-            connection, self._connection, self._tx = self._connection, None, None
-            if connection is not None:
-                connection.invalidate()
-                connection.close()
-            raise
-
-    def close(self) -> None:
-        """Give the connection back as it was."""
-        connection, self._connection, self._tx = self._connection, None, None
-        if connection is not None:
-            try:
-                if self._settled:
-                    connection.exec_driver_sql("reset plan_cache_mode")
-            except SQLAlchemyError:
-                connection.invalidate()
-            connection.close()
-
-    def _open(self) -> SyncTx:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self._connection = connection
-        driver = connection.connection.driver_connection
-        # One plan for all, made once: planning takes longer than the statement. Where nothing is prepared (PgBouncer
-        # in transaction mode) it would do nothing, and stick to somebody else's connection.
-        self._settled = (
-            connection.dialect.driver == "psycopg" and getattr(driver, "prepare_threshold", None) is not None
-        )
-        if self._settled:
-            connection.exec_driver_sql("set plan_cache_mode = force_generic_plan")
-        # psycopg itself where it is the driver: a statement goes out in a third of the time.
-        target = driver if connection.dialect.driver == "psycopg" else connection
-        self._tx = cast(SyncTx, transaction_of(target, read_only=True, tables=TABLES))
-        return self._tx
 
 
 class Hold:

@@ -37,7 +37,7 @@ from scheduler.console._options import database_options, json_option, load_app, 
 @click.option("--batch", default=20, show_default=True, help="Messages taken at a time.")
 @click.option("--lease", default=60.0, show_default=True, help="Seconds after which another relay takes them over.")
 @click.option("--connections", default=1, show_default=True, help="Messages under way at once, each on its own.")
-@click.option("--rate", type=float, help="The most messages a second (default: no limit).")
+@click.option("--rate", type=float, help="The most messages a second of this relay (default: no limit).")
 @click.option("--redirect-to", default="", metavar="ADDRESS", help="Send everything to this address alone: staging.")
 @click.option("--name", default="outbox", show_default=True, help="The name of the relay's lease.")
 @click.option("--once", is_flag=True, help="Send one batch, say what became of it, and end.")

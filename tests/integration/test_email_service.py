@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 from support.outbox import CounterLeases, audit, mail, outbox_engine, recipients, row
 from support.waiting import eventually
 
@@ -23,6 +24,8 @@ from adapters.email import (
     RelayCounts,
     SmtpTransport,
     TransportUnavailable,
+    _commits,
+    _relay,
 )
 from adapters.email._breaker import Circuit, Pace
 from adapters.email._claim import Claim
@@ -213,15 +216,13 @@ def test_what_waits_for_a_commit_goes_together_with_the_next_one(pg: Engine) -> 
     commits.close()
 
 
-def test_half_of_the_connections_at_work_commit_together(pg: Engine) -> None:
+def test_half_of_the_connections_at_work_commit_together(pg: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     put(pg, "k0", "k1", "k2", "k3")
     claim = Claim("relay", CounterLeases(pg).token(), 60)
     numbers = [row.id for row in Database(pg).run(lambda dialect: claim_plan(claim, 4, 5, dialect)).rows]
     commits = Commits(Database(pg), Through("smtp"), threading.Event())
     together: list[int] = []
     run = commits._line.run
-    first_waits, second_asks = threading.Event(), threading.Event()
-    waits = commits._changed.wait_for
 
     def counting(make: Any) -> Any:
         with pg.connect() as tx:
@@ -230,28 +231,22 @@ def test_half_of_the_connections_at_work_commit_together(pg: Engine) -> None:
             )
         return run(make)
 
-    def at_leisure(predicate: Any, timeout: float | None = None) -> bool:
-        # The moment for which others are waited for is over when the test says so.
-        if timeout is None:
-            return waits(predicate)
-        first_waits.set()
-        return waits(predicate, 20) and second_asks.is_set()
-
     commits._line.run = counting  # type: ignore[method-assign]
-    commits._changed.wait_for = at_leisure  # type: ignore[method-assign]
+    monkeypatch.setattr(_commits, "_GATHER", 600.0)  # nobody's moment is over in this test
     with commits.delivery(), commits.delivery(), commits.delivery():  # of three, two are enough
         first = threading.Thread(target=lambda: commits.gate(claim, numbers[0], {}))
         first.start()
-        assert first_waits.wait(20)
-        second_asks.set()
+        eventually(lambda: bool(commits._gates), "the first one waits for another")
         commits.gate(claim, numbers[1], {})
         first.join(20)
     assert together == [4]
     with commits.delivery():  # one that is alone waits for nobody
-        first_waits.clear()
         commits.gate(claim, numbers[2], {})
     assert together == [4, 2]
-    assert not first_waits.is_set()
+    monkeypatch.setattr(_commits, "_GATHER", 0.001)
+    with commits.delivery(), commits.delivery(), commits.delivery():  # nor one that nobody joins, for long
+        commits.gate(claim, numbers[3], {})
+    assert together == [4, 2, 1]
     commits.close()
 
 
@@ -312,7 +307,9 @@ def test_a_few_ends_wait_for_more_and_not_for_long(pg: Engine) -> None:
     commits.close()
 
 
-def test_a_hand_over_whose_wait_is_broken_off_leaves_the_others_theirs(pg: Engine) -> None:
+def test_a_hand_over_whose_wait_is_broken_off_leaves_the_others_theirs(
+    pg: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(pg, "k0", "k1", "k2")
     claim = Claim("relay", CounterLeases(pg).token(), 60)
     numbers = [row.id for row in Database(pg).run(lambda dialect: claim_plan(claim, 3, 5, dialect)).rows]
@@ -326,23 +323,22 @@ def test_a_hand_over_whose_wait_is_broken_off_leaves_the_others_theirs(pg: Engin
         except Exception as exc:  # noqa: BLE001 - which one it is is asked below
             answers.append(exc)
 
-    def gather() -> None:
-        threads[0].start()
-        eventually(lambda: len(commits._gates) == 2, "one goes with it")
-
     def interrupted(make: Any) -> Any:
         commits._line.run = run  # type: ignore[method-assign]
-        commits._gather = usual  # type: ignore[method-assign]
+        monkeypatch.setattr(_commits, "_GATHER", 0.01)
         threads[1].start()
         eventually(lambda: len(commits._gates) == 1, "another one waits")
         raise KeyboardInterrupt
 
     run, commits._line.run = commits._line.run, interrupted  # type: ignore[method-assign]
-    usual, commits._gather = commits._gather, gather  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        commits.gate(claim, numbers[0], {})
-    for thread in threads:
-        thread.join(20)
+    monkeypatch.setattr(_commits, "_GATHER", 600.0)
+    with commits.delivery(), commits.delivery(), commits.delivery():
+        threads[0].start()
+        eventually(lambda: len(commits._gates) == 1, "one goes with it")
+        with pytest.raises(KeyboardInterrupt):
+            commits.gate(claim, numbers[0], {})
+        for thread in threads:
+            thread.join(20)
     assert sorted(map(str, answers)) == ["open", "the commit was broken off: KeyboardInterrupt()"]
     commits.close()
 
@@ -372,6 +368,46 @@ def test_an_end_that_cannot_be_written_keeps_no_other_from_it(engine: Engine) ->
     transport = MemoryTransport(lambda sent: answers.get(sent.recipients[0], Answer("sent", "250 \x00 ok")))
     assert relay(engine, transport).run_once() == RelayCounts(claimed=3, sent=2, failed=1)
     assert row(engine, "k1")["last_error"].endswith("550 no   such user")
+
+
+class _Away:
+    """A database that has gone and does not come back."""
+
+    dialect = "postgresql"
+
+    def line(self) -> None:
+        """Nobody asks it."""
+
+    def run(self, make: Any) -> Any:
+        """Lost."""
+        raise OperationalError("update", {}, Exception("server closed the connection"))
+
+
+def test_run_once_offers_what_it_knows_for_as_long_as_its_claim_lasts_and_then_returns(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, ends_at, said = [100.0], 105.0, list[str]()
+    monkeypatch.setattr(_commits, "lease_clock", lambda: clock[0])
+    sent = Settlement("sent", 1, None, "250", {"reader@example.org": ("sent", "250 OK")})
+    given: list[float] = []
+
+    class Watched(Commits):
+        def __init__(self, *args: Any, settle_for: float) -> None:
+            super().__init__(*args, settle_for=settle_for)
+            given.append(settle_for)
+
+    monkeypatch.setattr(_relay, "Commits", Watched)
+    put(engine, "k0")
+    assert relay(engine, MemoryTransport()).run_once() == RelayCounts(claimed=1, sent=1)
+    commits = Commits(cast(Database, _Away()), Through("smtp"), threading.Event(), settle_for=given[0])
+    claim = Claim("relay", CounterLeases(engine).token(), 60)
+    commits._failed = [End(claim, 1, sent, True, lambda: max(0.0, ends_at - clock[0]), said.append)]
+    for clock[0] in (100.0, 104.9):
+        assert not commits._offer_again()
+        assert said == []
+    clock[0] = 105.1
+    assert commits._offer_again()
+    assert said == ["lost"]
 
 
 # -- order
