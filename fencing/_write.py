@@ -244,29 +244,43 @@ class recorded:
         self._began = time.monotonic_ns()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is not None and isinstance(error, FenceRejected):
-            note(error, self._resources, self._token, self._holder, self._guard.downstream)
-        if history.recording():
-            outcome: history.Outcome = "accepted" if error is None else _outcome_of(error)
-            name = "" if error is None else type(error).__name__
-            history.emit(
-                history.Event(
-                    self._kind,
-                    outcome,
-                    self._holder,
-                    self._guard.downstream,
-                    self._resources,
-                    str(self._token),
-                    name,
-                    "asked again" if getattr(error, "asked_again", False) else "",
-                    pending=outcome == "accepted" and getattr(self._guard, "in_callers_transaction", False),
-                    effects=history.named_effects(),
-                    began=self._began,
-                    refusing=(getattr(error, "resource", None) or "")
-                    if outcome == "refused" and len(self._resources) > 1
-                    else "",
-                )
+        if error is not None or history.recording():
+            record(self._kind, self._guard, self._resources, self._token, self._holder, self._began, error)
+
+
+def record(
+    kind: history.Kind,
+    guard: Guard[Any] | AsyncGuard[Any],
+    resources: tuple[str, ...],
+    token: Token,
+    holder: str,
+    began: int,
+    error: BaseException | None,
+) -> None:
+    """Note a refusal, and emit the event of a write that began at ``began`` and ended, with ``error`` or well."""
+    if isinstance(error, FenceRejected):
+        note(error, resources, token, holder, guard.downstream)
+    if history.recording():
+        outcome: history.Outcome = "accepted" if error is None else _outcome_of(error)
+        name = "" if error is None else type(error).__name__
+        history.emit(
+            history.Event(
+                kind,
+                outcome,
+                holder,
+                guard.downstream,
+                resources,
+                str(token),
+                name,
+                "asked again" if getattr(error, "asked_again", False) else "",
+                pending=outcome == "accepted" and getattr(guard, "in_callers_transaction", False),
+                effects=history.named_effects(),
+                began=began,
+                refusing=(getattr(error, "resource", None) or "")
+                if outcome == "refused" and len(resources) > 1
+                else "",
             )
+        )
 
 
 class _SyncWrite(recorded):

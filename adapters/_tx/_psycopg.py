@@ -48,24 +48,27 @@ class _PsycopgBase:
     def still_open(self) -> bool:
         """Whether the transaction block and savepoint of the first use are still there; see :class:`SyncTx`."""
         handle = self.handle
-        if not self._entered or handle.closed or _open_blocks(handle) < self._level:
+        if not self._entered or _open_blocks(handle) < self._level:
             return False
+        pgconn = handle.pgconn
         # In a pipeline the status lags behind what was queued; a block cannot be left in there without its end being
         # queued too.
-        pgconn = handle.pgconn
-        return bool(pgconn.transaction_status == _INTRANS or pgconn.pipeline_status != _OFF)
+        return bool(pgconn.transaction_status == _INTRANS or (pgconn.pipeline_status != _OFF and not handle.closed))
 
     def _enter(self) -> None:
         """Refuse a connection without an open ``transaction()`` block, before anything is sent."""
         handle = self.handle
+        status = handle.pgconn.transaction_status
+        self._level = _open_blocks(handle)
+        if status == _INTRANS and self._level:  # nearly always
+            self._entered = True
+            return
         if handle.closed:
             raise nothing_holds(self.downstream, f"the connection is closed; open one and {_HOW}")
-        status = handle.pgconn.transaction_status
         if status == _INERROR:
             raise nothing_holds(
                 self.downstream, "an earlier statement failed; leave the transaction block and begin again"
             )
-        self._level = _open_blocks(handle)
         if not self._read_only and (self._level == 0 or (status == _IDLE and not self._pipelined())):
             raise nothing_holds(self.downstream, _HOW)
         self._entered = True

@@ -75,6 +75,12 @@ class SqlGuard:
         return OpenGuard(self._options, target, cast(SyncTx, tx))
 
 
+def certain_transaction(target: Any) -> Any:
+    """Return the transaction of a psycopg Connection; None for any other target, and for the first one of its type."""
+    known = _certain.get(type(target))
+    return None if known is None else known(target)
+
+
 _certain: dict[type, Any] = {}
 """Of types of which every target has a guard: what makes the transaction of one."""
 

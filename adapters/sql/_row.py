@@ -51,18 +51,22 @@ class Row:
 
     def params(self) -> dict[str, Any]:
         """What its statements are sent with."""
-        token = self.token
-        made: dict[str, Any] = {
-            "fencing_issuer": token.issuer,
-            "fencing_lineage": token.lineage,
-            "fencing_value": token.value,
-            "fencing_holder": self.holder,
-        }
-        for name, value in self.key.items():
-            made[f"fencing_key_{name}"] = value
-        for name, value in self.values.items():
-            made[f"fencing_set_{name}"] = value
-        return made
+        return params_of(self.key, self.values, self.token, self.holder)
+
+
+def params_of(key: Mapping[str, Any], values: Mapping[str, Any], token: Token, holder: str) -> dict[str, Any]:
+    """The parameters of the statements on a row."""
+    made: dict[str, Any] = {
+        "fencing_issuer": token.issuer,
+        "fencing_lineage": token.lineage,
+        "fencing_value": token.value,
+        "fencing_holder": holder,
+    }
+    for name, value in key.items():
+        made[f"fencing_key_{name}"] = value
+    for name, value in values.items():
+        made[f"fencing_set_{name}"] = value
+    return made
 
 
 def mark_in(rows: Rows) -> Mark | None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Table
 
 from adapters._tx import AsyncTx, Plan, Rows, Statement, SyncTx, run
-from adapters.sql._guard import SqlGuard, SqlTargetGuard
+from adapters.sql._guard import SqlGuard, SqlTargetGuard, certain_transaction
 from adapters.sql._limit import limited
 from adapters.sql._marks import all_or_nothing, bounded, read_mark
-from adapters.sql._open import OpenGuard
 from adapters.sql._options import Options
-from adapters.sql._row import Row, mark_in
+from adapters.sql._row import Row, mark_in, params_of
 from adapters.sql._row_names import RowNames
 from adapters.sql._row_options import RowOptions
 from adapters.sql._rowmark import NAMES, RowStatements
+from fencing import history
 from fencing._law import Mark, OnMissing, judge, reject
 from fencing._registry import is_async
 from fencing._token import Token
-from fencing._write import recorded, resolve_token
+from fencing._write import record, recorded, resolve_token
 from fencing.errors import ContentionError
 
 Tx = SyncTx | AsyncTx
@@ -147,7 +148,10 @@ class RowGuard:
         if names not in self._known:
             self._check(values, but_keys=True)
             self._known.add(names)
-        return self._write(target, self._key(key), token, values, self._update, changes=True)
+        tx = certain_transaction(target)
+        if tx is not None:
+            return self._update_at_once(target, tx, self._key(key), values, token)
+        return self._write(target, self._key(key), token, values, self._update)
 
     def delete(self, target: Any, key: Any, *, token: Any = None) -> Any:
         """Delete a row; its mark is kept in ``fencing_mark``. Returns whether there was such a row."""
@@ -179,9 +183,7 @@ class RowGuard:
         values: Mapping[str, Any],
         plan: Callable[[Tx, Row], Plan[Any]],
         kind: Any = "write",
-        changes: bool = False,
     ) -> Any:
-        """``changes``: the plan is that of a change, whose first statement is the only one nearly always."""
         name = self._resource(key)
         guard: Any = self._guard.on(target)
         presented, holder = resolve_token(token)
@@ -190,14 +192,35 @@ class RowGuard:
             return _awaited(guard, lambda tx: plan(tx, row), row, kind)
         try:
             with recorded(kind, guard, (name,), presented, holder):
-                if changes and type(guard) is OpenGuard:
-                    tx = guard._tx()
-                    if tx.dialect == "postgresql":  # without a plan, which takes as long as all the rest here
-                        return bool(tx.execute(self._change(tx, row))) or run(self._update_slowly(tx, row), tx)
                 return guard.perform(lambda tx: plan(tx, row))
         except ContentionError as exc:
             row.name(exc)
             raise
+
+    def _update_at_once(
+        self, target: Any, tx: SyncTx, key: Mapping[str, Any], values: Mapping[str, Any], token: Any
+    ) -> bool:
+        """As :meth:`_write` with :meth:`_update`, over psycopg, without what one statement can do without.
+
+        That it nearly always is. A plan, a guard and a block around it take as long as what psycopg does for it.
+        """
+        name = self._resource(key)
+        presented, holder = resolve_token(token)
+        began = time.monotonic_ns()
+        error: BaseException | None = None
+        try:
+            change = self._sql.change("postgresql", values, self._options.lock_timeout_ms)
+            if tx.execute(Statement(change, params_of(key, values, presented, holder))):
+                return True
+            return run(self._update_slowly(tx, Row(name, key, presented, holder, values)), tx)
+        except BaseException as exc:
+            error = exc
+            if isinstance(exc, ContentionError):
+                exc.resource, exc.presented = name, presented
+            raise
+        finally:
+            if error is not None or history.recording():
+                record("write", self._guard.on(target), (name,), presented, holder, began, error)
 
     def _change(self, tx: Tx, row: Row) -> Statement:
         return Statement(self._sql.change(tx.dialect, row.values, self._options.lock_timeout_ms), row.params())
