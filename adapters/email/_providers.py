@@ -106,6 +106,7 @@ def resend(url: str = "https://api.resend.com/emails") -> Provider:
         headers=_BEARER,
         key=Key(window=86_400, length=256),
         code_field="name",
+        statuses={409: "uncertain"},
         codes={
             "invalid_idempotent_request": "held",
             "concurrent_idempotent_requests": "uncertain",

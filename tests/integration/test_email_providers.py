@@ -214,6 +214,7 @@ def test_another_payload_under_a_key_is_held(engine: Engine, provider: MailProvi
         ((401, {}, {}), "pending", 0),
         ((302, {}, {"Location": "/"}), "pending", 0),
         ((409, {}, {}), "uncertain", 1),
+        ((422, {"name": "invalid"}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}), "uncertain", 1),
         ((500, {}, {}), "uncertain", 1),
         ("drop", "uncertain", 1),
     ],
@@ -271,6 +272,9 @@ def test_resend(engine: Engine, provider: MailProvider, key: str) -> None:
             {"filename": "a.txt", "content": base64.b64encode(b"attached").decode(), "content_type": "text/plain"}
         ],
     }
+    provider.faults.append((409, {}, {}))  # of whatever kind: it is about a message that came before
+    put(engine, f"{key}/conflict")
+    assert relay(engine, HttpTransport(resend(provider.url), api_key="secret")).run_once().uncertain == 1
     headers = provider.headers[0]
     assert headers["Authorization"] == "Bearer secret"
     assert 32 <= len(headers["Idempotency-Key"]) <= 256
@@ -467,3 +471,9 @@ def test_staging_sends_everything_to_one_address(engine: Engine, provider: MailP
     put(engine, f"{key}/http", FULL)
     assert relay(engine, http(provider), redirect_to="dev@example.net").run_once().sent == 1
     assert (provider.accepted[0]["to"], provider.accepted[0].get("cc")) == (["dev@example.net"], None)
+    for number, staging in enumerate((http(provider), HttpTransport(brevo(provider.url), api_key="secret"))):
+        put(engine, f"{key}/{number}")
+        assert relay(engine, staging, redirect_to="dev@example.net").run_once().sent == 1
+    assert len(provider.accepted) == 3
+    assert not any("Idempotency-Key" in headers for headers in provider.headers)
+    assert "headers" not in provider.accepted[2] or "idempotencyKey" not in provider.accepted[2]["headers"]
