@@ -176,6 +176,11 @@ def compact(
     return _change(target, schema, plan)
 
 
+def guard_of(target: Any, schema: str | None) -> Any:
+    """The guard of a target, or the target itself where it is one: it has options of its own."""
+    return target if isinstance(target, SqlTargetGuard) else SqlGuard(schema=schema).on(target)
+
+
 def act_of(
     kind: str, resource: str | None, reason: str, detail: dict[str, Any], actor: str | None = None
 ) -> dict[str, Any]:
@@ -190,7 +195,6 @@ def act_of(
 
 
 def _change(target: Any, schema: str | None, plan: Callable[[Tx, Dialect, Options], Plan[Any]]) -> Any:
-    # A guard for options of its own: RowGuard(...).on(engine).
-    guard: Any = target if isinstance(target, SqlTargetGuard) else SqlGuard(schema=schema).on(target)
+    guard = guard_of(target, schema)
     options: Options = guard._options
     return guard.perform(lambda tx: plan(tx, options.dialect(tx.dialect), options))

@@ -25,7 +25,8 @@ def protect(bind: Any, table: Any, resource: Any, *, schema: str | None = None) 
     ``table``: a ``Table`` of SQLAlchemy or a name (``SCHEMA.NAME`` too). ``resource``: a column, or an SQL expression
     over the row's columns, that gives the name of the row's resource, for example ``"'invoice/' || id"``. A row may be
     written only in a transaction that has raised the mark of that resource: by ``fenced_write``, ``raise_fence`` or
-    ``fenced_statement``. Of a row that changes its resource, both. ``schema``: where the guard's tables are.
+    ``fenced_statement``, not by a ``RowGuard``, whose marks are in the rows. Of a row that changes its resource, both.
+    ``schema``: where the guard's tables are.
 
     Against mistakes, not malice: it holds for any code, ORM or console and for superusers too, but who may alter the
     table may drop its triggers. PostgreSQL: triggers that always fire; a partitioned table is covered with all its

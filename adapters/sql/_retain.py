@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from adapters._tx import AsyncTx, Plan, Statement, SyncTx
-from adapters.sql._administer import act_of
+from adapters.sql._administer import act_of, guard_of
 from adapters.sql._dialect import Dialect
-from adapters.sql._guard import SqlGuard
 from adapters.sql._limit import limited
 from adapters.sql._once import read_moment
 from adapters.sql._options import Options
@@ -51,10 +50,10 @@ class PurgedKeys:
 
 def read_applied(target: Any, key: str, *, schema: str | None = None) -> Any:
     """Return the :class:`AppliedKey` of a ``once=`` key, or None (awaitable for an async target). To look at."""
-    options = SqlGuard(schema=schema)
+    guard = guard_of(target, schema)
 
     def plan(tx: Tx) -> Plan[AppliedKey | None]:
-        sql = options._options.dialect(tx.dialect)
+        sql = guard._options.dialect(tx.dialect)
         rows = yield Statement(sql.show_applied, {"key": key})
         if not rows:
             return None
@@ -69,7 +68,6 @@ def read_applied(target: Any, key: str, *, schema: str | None = None) -> Any:
             None if began_at is None else sql.moment(began_at),
         )
 
-    guard: Any = options.on(target)
     return guard.look(plan)
 
 
@@ -101,9 +99,8 @@ def purge_applied(
         raise ValueError(f"older_than= is from nothing to a hundred years, not {older_than}")
     if batch < 1:
         raise ValueError(f"batch= is at least 1, not {batch!r}")
-    options = SqlGuard(schema=schema)
-    guard: Any = options.on(target)
-    work = _Purge(options._options, older_than, batch, reason, actor)
+    guard = guard_of(target, schema)
+    work = _Purge(guard._options, older_than, batch, reason, actor)
     if dry_run:
         return guard.look(work.count)
     if is_async(guard):

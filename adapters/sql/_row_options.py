@@ -10,6 +10,7 @@ from adapters._tx import AsyncTx, Plan, Statement, SyncTx, run
 from adapters.sql._explain import explaining
 from adapters.sql._marks import all_or_nothing
 from adapters.sql._options import Options, Write
+from adapters.sql._protect_list import list_protected
 from adapters.sql._rowmark import NAMES
 from fencing._explain import Explanation
 from fencing._findings import Finding
@@ -118,6 +119,19 @@ class RowOptions(Options):
                 f"issuers behind the marks in rows of {table.fullname}: {marks}; rows without a mark: {without}",
             )
         )
+        if tx.dialect != "mysql":
+            names = {table.name, f"{table.schema or 'public'}.{table.name}"}
+            if any(one.table in names for one in (yield from list_protected(tx.dialect, self.schema))):
+                found.append(
+                    Finding(
+                        "sql.row_marks",
+                        "broken",
+                        tx.downstream,
+                        f"{table.fullname} is protected, whose triggers look for a mark in fencing_mark",
+                        "changes of a RowGuard are refused there, whose marks are in the rows",
+                        "adapters.sql.unprotect() the table, or write it inside fenced_write() alone",
+                    )
+                )
         ahead = yield from self._ahead(tx)
         if ahead:
             found.append(

@@ -217,6 +217,7 @@ def test_purging_through_an_async_engine(address: str) -> None:
     found, looked, done = asyncio.run(work())
     assert (found.key, found.result, found.token, found.began_at) == ("k", "done", token(5), OLD)
     assert (looked.removed, done.removed, keys(address)) == (1, 1, set())
+    assert purge_applied(SqlGuard(lock_timeout=1).on(sql_doors.engine(address)), 50 * DAY).removed == 0
 
 
 def test_who_says_when_work_began(address: str) -> None:

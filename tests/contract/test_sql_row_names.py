@@ -17,7 +17,7 @@ from support.jobs import installed_beside
 from support.locks import wait_until_blocked
 from support.sql_doors import token
 
-from adapters.sql import RowGuard, SqlGuard, adopt, compact, create_all, row_mark_columns
+from adapters.sql import RowGuard, SqlGuard, adopt, compact, create_all, protect, row_mark_columns, unprotect
 from fencing import Token, errors, explain, fenced_write, list_marks, raise_fence, read_mark
 from scheduler import Job, Retry
 from scheduler.console.embedded import Postgres
@@ -293,6 +293,10 @@ def test_what_the_doctor_says_of_rows(address: str) -> None:
     assert "'account/1'" in said()[1][1]
     raise_fence(ACCOUNTS.on(bind), "account/1", token=token(9))
     assert [severity for severity, _ in said()] == ["ok"]
+    if not address.startswith("mysql"):
+        protect(bind, "account", "'account/' || id")
+        assert [severity for severity, _ in said()] == ["ok", "broken"]
+        unprotect(bind, "account")
     lacking = sa.Table("ledger_of", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), *row_mark_columns())
     assert [severity for severity, _ in said(RowGuard(lacking))] == ["broken"]
 
