@@ -65,7 +65,10 @@ class Batch:
 
 # A claim needs a newer token than the row has seen, from the same issuer: a relay that drew its token, slept, and
 # claims now is refused.
-_ADMITTED = "(o.token is null or (o.issuer = :issuer and o.token < :token))"
+# An owner is missing where a person acted since: that opens the row to another issuer, the first one may be gone.
+_ADMITTED = (
+    "(o.token is null or (o.issuer = :issuer and o.token < :token) or (o.owner is null and o.issuer <> :issuer))"
+)
 
 # Of an order key only the oldest message that is not at its end. Those that wait for it are out of the index by then,
 # all but a few (see _order.py), so this is asked about rows that are taken. The two

@@ -115,5 +115,5 @@ def _issuers(place: str, facts: _Facts) -> Finding:
         place,
         f"waiting messages were claimed under several issuers: {', '.join(facts.issuers)}",
         "tokens of two issuers have no order, so a relay leaves the other's messages alone",
-        "run a relay with each issuer until its messages are sent",
+        "run a relay with each issuer until its messages are sent; if one is gone for good, cancel and requeue them",
     )

@@ -486,6 +486,30 @@ def test_a_relay_with_an_older_token_or_another_issuer_claims_nothing(engine: En
     assert relay(engine, smtp_sink, leases=leases).run_once().sent == 1
 
 
+def test_what_a_person_took_from_the_relays_is_open_to_another_issuer(engine: Engine, smtp_sink: SmtpSink) -> None:
+    """The scheduler that gave the first token may be gone for ever. An older token of the same issuer stays refused."""
+    leases = CounterLeases(engine)
+    old = leases.token()
+
+    class Stale(CounterLeases):
+        def token(self) -> Any:
+            return old
+
+    smtp_sink.on_rcpt = once(["450 4.2.0 later"])
+    put(engine, "k")
+    relay(engine, smtp_sink, leases=leases).run_once()
+    with engine.begin() as tx:
+        OUTBOX.cancel(tx, "k", actor="ann", reason="its scheduler is gone")
+        OUTBOX.requeue(tx, "k", actor="ann", reason="its scheduler is gone")
+    assert relay(engine, smtp_sink, leases=Stale(engine)).run_once() == RelayCounts(refused=True)
+    smtp_sink.on_rcpt = once(["450 4.2.0 later"])
+    foreign = relay(engine, smtp_sink, leases=CounterLeases(engine, issuer="other"))
+    assert foreign.run_once() == RelayCounts(claimed=1, retried=1)
+    make_due(engine)
+    assert relay(engine, smtp_sink, leases=leases).run_once() == RelayCounts(refused=True)
+    assert foreign.run_once() == RelayCounts(claimed=1, sent=1)
+
+
 def test_the_record_of_an_end_reaches_back_to_before_it_was_written(pg: Engine, smtp_sink: SmtpSink) -> None:
     """Between the commit and the record a relay may be stopped, and the row be another's by then."""
     put(pg, "k")
