@@ -13,6 +13,7 @@ from fencing._token import Token
 from fencing.errors import AmbiguousLeaseError, LeaseLostError, NoLeaseError
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_gettime = time.clock_gettime
 
 
 def lease_clock() -> float:
@@ -20,7 +21,7 @@ def lease_clock() -> float:
 
     Wall clocks jump and ``CLOCK_MONOTONIC`` stands still in a suspend, in which the lease runs out all the same.
     """
-    return time.clock_gettime(_CLOCK)
+    return _gettime(_CLOCK)
 
 
 def process_holder() -> str:
@@ -135,9 +136,9 @@ class Lease:
 
     def expire_if_due(self) -> bool:
         """For issuers: set ``lost`` if the deadline has passed; return whether the lease is lost."""
-        if self._deadline <= lease_clock():
+        if self._deadline <= _gettime(_CLOCK):
             self.lose()
-        return self._gone or self.is_lost
+        return self._gone or (self._lost is not None and self._lost.is_set())
 
     def lose(self, why: str = "") -> None:
         """For issuers: the lease is gone; set ``lost``. ``why``, where it is known, is shown by :meth:`ensure`."""
@@ -179,6 +180,13 @@ class holding:
         else:
             # By identity, not back to what was before: two blocks need not end in the order in which they began.
             _held.set(tuple(lease for lease in held if lease is not self._lease))
+
+
+def hold_alone(lease: Lease | None) -> None:
+    """For issuers whose threads run one job after another: from now on ``lease`` is the only one that
+    :func:`current_lease` finds on this thread. What an earlier job left behind is forgotten, and nothing has to be
+    taken back: a lease that was settled refuses."""
+    _held.set(() if lease is None else (lease,))
 
 
 def current_lease() -> Lease:

@@ -14,9 +14,9 @@ LOOKAHEAD = 0.25
 def room(threads: int, waiting: int, running: int, per_second: float, batch: int, shortest_lease: float) -> int:
     """Return how many jobs a worker should claim now; 0 means it has enough.
 
-    Enough to keep every thread busy for :data:`LOOKAHEAD` seconds at the present rate (``per_second``, all threads
-    together), a tenth of the shortest lease at the most, and never fewer than the idle threads: slow jobs are claimed
-    one per thread, fast ones in whole batches.
+    Enough to keep every thread busy for :data:`LOOKAHEAD` seconds at the rate (``per_second``, all threads together) at
+    which they would run what there was lately, a tenth of the shortest lease at the most, and never fewer than the idle
+    threads: slow jobs are claimed one per thread, fast ones in whole batches.
     """
     ahead = int(per_second * min(LOOKAHEAD, shortest_lease / 10))
     wanted = max(threads - running, ahead) - waiting

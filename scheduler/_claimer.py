@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 import time
 
-from fencing import Lease, history
+from fencing import history
 from fencing._lease import lease_clock
-from fencing._token import issued
 from scheduler._ahead import Ahead
 from scheduler._claim import room
 from scheduler._connect import Connection, Link
 from scheduler._gate import BUSY, Gate
-from scheduler._held import Held, Work
+from scheduler._held import Held, JobLease, Work
 from scheduler._hooks import ClaimEvent
 from scheduler._postgres import Claim
 from scheduler._store import Claimed
@@ -105,7 +104,8 @@ class Claimer:
         work = self._work
         if work.draining:
             return None
-        wanted = room(self._threads, len(work.waiting), work.running, work.per_second, self._batch, self._shortest)
+        able = work.able(self._threads)
+        wanted = room(self._threads, len(work.waiting), work.running, able, self._batch, self._shortest)
         if not wanted:
             # What is due while every thread is busy is decided all the same: some policies drop it.
             return self._look() if self._gate.due else self._poll
@@ -118,16 +118,16 @@ class Claimer:
         if self._claim.at_front:
             self._front_at = settled
         with self._link.use("claim") as connection:
-            issuer, jobs = self._claim_some(connection, wanted, guarded or sweep, sweep)
+            jobs = self._claim_some(connection, wanted, guarded or sweep, sweep)
             rested = lease_clock() - self._swept_at >= self._sweep_pause
             if not jobs and not sweep and not self._claim.again and rested:
                 # What that passed over is looked for before the worker rests. Not twice in a run through the exclusive
                 # values: the second would begin the next one, and the worker would never rest.
                 sweep = True
-                issuer, jobs = self._claim_some(connection, wanted, not guarded, True)
+                jobs = self._claim_some(connection, wanted, not guarded, True)
         again = self._claim.again
         self._full = len(jobs) == wanted
-        batch = [self._hold(issuer, sent, claimed) for claimed in jobs]
+        batch = self._held(jobs, sent)
         if history.recording():
             self._record(batch, began)
         self._hand_over(batch)
@@ -147,7 +147,7 @@ class Claimer:
         """Begin the next claim at the front: something was put back there."""
         self._swept_at = float("-inf")
 
-    def _claim_some(self, connection: Connection, wanted: int, guarded: bool, sweep: bool) -> tuple[str, list[Claimed]]:
+    def _claim_some(self, connection: Connection, wanted: int, guarded: bool, sweep: bool) -> list[Claimed]:
         began = lease_clock()
         found = self._claim(connection, wanted, guarded=guarded, sweep=sweep, back=0.0 if self._full else LOOK_BACK)
         if guarded:
@@ -165,12 +165,13 @@ class Claimer:
             wait = self._gate.look(connection)
         return self._poll if wait is None else min(wait, self._poll)
 
-    def _hold(self, issuer: str, sent: float, claimed: Claimed) -> Held:
-        task = self._tasks[claimed.task]
-        token = issued(claimed.token, issuer, claimed.lineage)
-        lease = Lease(token, f"job/{claimed.id}", self._owner, deadline=sent + task.lease)
-        lease.began_at = claimed.created_at
-        return Held(claimed, task, lease)
+    def _held(self, jobs: list[Claimed], sent: float) -> list[Held]:
+        tasks, owner = self._tasks, self._owner
+        return [
+            Held(claimed, task, JobLease(claimed, owner, sent + task.lease))
+            for claimed in jobs
+            for task in (tasks[claimed.task],)
+        ]
 
     def _record(self, batch: list[Held], began: int) -> None:
         for held in batch:
@@ -186,10 +187,10 @@ class Claimer:
         if work.teller.wants(ClaimEvent):
             for held in batch:
                 work.teller.tell(ClaimEvent(**held.facts, lag=held.claimed.lag))
-        work.held.update((held.claimed.token, held) for held in batch)
+        work.held.update({held.claimed.token: held for held in batch})
         work.waiting.extend(batch)
         # Quick jobs are done by a thread or two before the others have woken up and found out whose turn it is.
-        wake = min(len(batch), self._threads, 1 + int(len(batch) / max(1.0, work.per_second * WAKE)))
+        wake = min(len(batch), self._threads, 1 + int(len(batch) / max(1.0, work.able(self._threads) * WAKE)))
         self._woken_at = lease_clock() if wake < min(len(batch), self._threads) else None
         with work.arrived:
             work.arrived.notify(wake)

@@ -221,6 +221,12 @@ class Link:
                     self._drop()
                 raise
 
+    def open(self, doing: str) -> None:
+        """Open the connection if there is none: whoever needs it next need not wait for that."""
+        if self._connection is None:
+            with self.use(doing):
+                pass
+
     def another(self) -> Link:
         """Return a link of its own to the same place, for what would hold this one too long. To be closed."""
         return Link(self._database, self._role)

@@ -5,16 +5,49 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fencing import Lease
+from fencing._token import issued
 from scheduler._hooks import Teller
 from scheduler._store import Claimed, Settlement
 from scheduler._tally import Tallies
 
 if TYPE_CHECKING:
     from scheduler._tasks import Task
+
+RATE_OVER = 0.05
+"""Seconds over which the rate is measured."""
+
+SHORTEST = 1e-5
+"""Seconds that a job takes at least, whatever its handler does."""
+
+
+class JobLease(Lease):
+    """The lease of a claimed job.
+
+    Its name and its token as such are made when somebody asks: few handlers of short jobs do, and both together cost
+    more than the rest of it.
+    """
+
+    def __init__(self, claimed: Claimed, holder: str, deadline: float) -> None:
+        self._claimed = claimed
+        self.holder = holder
+        self.began_at = claimed.created_at
+        self._deadline = deadline
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked only for what is not there yet.
+        if name == "token":
+            claimed = self._claimed
+            self.token = issued(claimed.token, claimed.issuer, claimed.lineage)
+            return self.token
+        if name == "name":
+            self.name = f"job/{self._claimed.id}"
+            return self.name
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 @dataclass(slots=True)
@@ -90,6 +123,9 @@ class Work:
     settled: int = 0
     _finished: int = 0
     _rate: float = 0.0
+    _runs: int = 0
+    _ran: float = 0.0
+    _each: float | None = None
     _since: float = field(default_factory=time.monotonic)
 
     @property
@@ -108,16 +144,27 @@ class Work:
         if not self.ended_some.is_set():
             self.ended_some.set()
 
-    def measure(self, settled: int) -> None:
-        """Learn the present rate from the settler's progress."""
+    def measure(self, settled: int, runs: Sequence[float]) -> None:
+        """Learn the present rate from the settler's progress, and from the seconds that handlers ran how long one
+        takes."""
         self._finished += settled
+        self._runs, self._ran = self._runs + len(runs), self._ran + sum(runs)
         elapsed = time.monotonic() - self._since
-        if elapsed >= 0.05:
+        over = elapsed >= RATE_OVER
+        if self._runs and (over or self._each is None):
+            # What takes longer is believed at once, what is quicker by and by.
+            each, before = self._ran / self._runs, self._each
+            self._each = each if before is None else max(each, 0.5 * before + 0.5 * each)
+            self._runs, self._ran = 0, 0.0
+        if over:
             now = self._finished / elapsed
             self._rate = now if not self._rate else 0.5 * self._rate + 0.5 * now
             self._finished, self._since = 0, time.monotonic()
 
-    @property
-    def per_second(self) -> float:
-        """Jobs settled a second, lately."""
-        return self._rate
+    def able(self, threads: int) -> float:
+        """Jobs a second that so many threads would run if there were always some, as far as is known.
+
+        Not what they did run: where claims and settlements are slow, since many workers meet, or the worker was idle,
+        a worker that claimed for that rate would claim ever less.
+        """
+        return self._rate if self._each is None else max(self._rate, threads / max(self._each, SHORTEST))

@@ -125,7 +125,8 @@ class Hooks:
     """The hooks of one application."""
 
     def __init__(self) -> None:
-        self._hooks: list[tuple[type[Event], Hook]] = []
+        self.all: list[tuple[type[Event], Hook]] = []
+        """Replaced, never changed, when one is added."""
         self._logged: dict[int, float] = {}
         self.failures = 0
         self.dropped = 0
@@ -138,16 +139,16 @@ class Hooks:
             )
         if not callable(hook):
             raise TypeError(f"a hook is called with the event; {type(hook).__name__} is not callable")
-        self._hooks = [*self._hooks, (kind, hook)]
+        self.all = [*self.all, (kind, hook)]
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody wants events of this kind: making them would be in vain otherwise."""
-        return bool(self._hooks) and any(issubclass(kind, wanted) for wanted, _ in self._hooks)
+        return bool(self.all) and any(issubclass(kind, wanted) for wanted, _ in self.all)
 
     def tell(self, event: Event, contained: type[BaseException] = Exception) -> None:
         """Call the hooks of this event, one after another, on the calling thread. What they raise stays here, but on an
         application's thread not what ends a process: that may be a person's Ctrl-C."""
-        for kind, hook in self._hooks:
+        for kind, hook in self.all:
             if isinstance(event, kind):
                 try:
                     hook(event)
@@ -174,7 +175,7 @@ class Teller:
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether an event of this kind would be told to anybody."""
-        return self._hooks.wants(kind)
+        return bool(self._hooks.all) and self._hooks.wants(kind)
 
     def tell(self, event: Event) -> None:
         """Have the event told soon; drop it if too many wait. Never waits and never raises."""

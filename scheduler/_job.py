@@ -14,6 +14,9 @@ def _of_the_claim(name: str, meaning: str) -> Any:
     return property(attrgetter(f"_claimed.{name}"), doc=meaning)
 
 
+_UNREAD = object()
+
+
 class Job:
     """One attempt of a job; read-only.
 
@@ -24,18 +27,27 @@ class Job:
     """
 
     # Made for every attempt: a view of what the claim returned costs less than a copy of it.
-    __slots__ = ("_claimed", "_lease")
+    __slots__ = ("_args", "_claimed", "_lease")
 
     def __init__(self, claimed: Claimed, lease: Lease) -> None:
         self._claimed = claimed
         self._lease = lease
+        self._args: Any = _UNREAD
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.task!r}, attempt {self.attempt}, token {self.token}>"
 
     id: int = _of_the_claim("id", "The job's number.")
     task: str = _of_the_claim("task", "The name of its task.")
-    args: Any = _of_the_claim("args", "What it was enqueued with.")
+
+    @property
+    def args(self) -> Any:
+        """What it was enqueued with."""
+        # Read when somebody asks, and once: what a handler changes in it stays changed for the rest of the attempt.
+        if self._args is _UNREAD:
+            self._args = self._claimed.args
+        return self._args
+
     due_at: datetime = _of_the_claim("due_at", "When this attempt was due; aware.")
     created_at: datetime = _of_the_claim(
         "created_at", "When it was enqueued; aware. The same for all its attempts and replays."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from fencing import Token
@@ -73,8 +73,8 @@ class Claim:
 
     def __call__(
         self, connection: Connection, batch: int, *, guarded: bool = True, sweep: bool = True, back: float = 0.0
-    ) -> tuple[str, list[Claimed]]:
-        """Return the issuer's name and up to ``batch`` jobs, their tokens rising.
+    ) -> list[Claimed]:
+        """Return up to ``batch`` jobs, their tokens rising.
 
         The tokens are durable when this returns. Without ``guarded``, exclusive jobs and queues with a limit are
         passed over. Without ``sweep``, it begins where the last claim ended, or ``back`` seconds before now.
@@ -94,16 +94,16 @@ class Claim:
             rows = connection.execute(text, parameters).fetchall()
             if not rows:
                 raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
-            current, issuer, free, met_others, contended, waiting, last = rows[0][:7]
+            current, free, met_others, contended, waiting, last = rows[0][:6]
             if current:
                 self._turn(free)
                 self._wider = min(self._wider * 2, 16) if met_others else 1
                 self.again = met_others or contended or last is not None or not free
                 if guarded and free:
                     self.waiting, self._after = waiting, last or ""
-                jobs = [Claimed._make(row[7:]) for row in rows if row[7] is not None]
+                jobs = [Claimed._make(row[6:]) for row in rows if row[6] is not None]
                 self._lanes.claimed(jobs, swept_all=sweep and len(jobs) == batch)
-                return issuer, jobs
+                return jobs
             ensure_current(connection, self._statements)
         raise _restless()
 
@@ -115,9 +115,7 @@ class Claim:
     def _turn(self, free: bool) -> None:
         self.refused = 0 if free else self.refused + 1
 
-    def _of_one_lane(
-        self, connection: Connection, parameters: dict[str, Any], sweep: bool
-    ) -> tuple[str, list[Claimed]]:
+    def _of_one_lane(self, connection: Connection, parameters: dict[str, Any], sweep: bool) -> list[Claimed]:
         parameters |= {
             "owner": self._fixed["owner"],
             "lease": float(self._leases[parameters["task"]]),
@@ -127,23 +125,24 @@ class Claim:
         for _ in range(3):
             rows = connection.execute(self._single, parameters, binary=True).fetchall()
             if rows:
-                jobs = [Claimed._make(row[1:]) for row in rows]
+                jobs = list(map(Claimed._make, rows))
                 jobs.sort(key=_BY_TOKEN)
-                self._lanes.claimed(jobs, swept_all=sweep and len(jobs) == parameters["batch"])
+                # Of one lane the last has come farthest.
+                self._lanes.claimed(jobs[-1:], swept_all=sweep and len(jobs) == parameters["batch"])
                 self._turn(True)
-                return rows[0][0], jobs
+                return jobs
             state = connection.execute(self._statements["issuer_now"]).fetchone()
             if state is None:
                 raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
             if state[0]:
-                self._turn(state[2])
-                self.again = not state[2]
-                return state[1], []
+                self._turn(state[1])
+                self.again = not state[1]
+                return []
             ensure_current(connection, self._statements)
         raise _restless()
 
 
-_BY_TOKEN = attrgetter("token")
+_BY_TOKEN = itemgetter(Claimed._fields.index("token"))
 
 
 def _restless() -> IssuerError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fencing import history, raise_fence, read_mark
-from fencing._lease import holding
+from fencing._lease import hold_alone, holding
 from fencing.errors import ContentionError, FenceRejected, StaleTokenError
 from scheduler._claim import yield_delay
 from scheduler._held import Held, Work
@@ -85,9 +85,9 @@ class Runner:
             # Past its own deadline no handler starts. If nobody took the job over yet, it goes back as it was.
             self._end(held, Settlement(claimed.id, claimed.token, "ready", "returned"))
             return
-        held.started = time.monotonic()
+        held.started = now = time.monotonic()
         job = Job(claimed, lease)
-        span = attempting(held)
+        span = attempting(held, now)
         if span is None:
             settlement = self._settled(held, job, None)
         else:
@@ -129,10 +129,10 @@ class Runner:
         if task.is_async:
             returned = self._async.run(_with_lease(job, task.handler(job)))
         else:
-            with holding(job.lease):
-                returned = task.handler(job)
-                if returned is not None and inspect.iscoroutine(returned):
-                    returned = self._async.run(_with_lease(job, returned))
+            hold_alone(held.lease)
+            returned = task.handler(job)
+            if returned is not None and inspect.iscoroutine(returned):
+                returned = self._async.run(_with_lease(job, returned))
         if returned is None:
             return Settlement(claimed.id, claimed.token, "completed", "completed")
         if isinstance(returned, RetryIn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from fencing import history
@@ -13,7 +14,6 @@ from scheduler._hooks import LoseEvent, SettleEvent
 from scheduler._loop import log
 from scheduler._postgres import settle
 from scheduler._sql import Statements
-from scheduler._states import Outcome
 from scheduler._store import Settled, Settlement
 from scheduler.errors import ValueRefusedError
 
@@ -51,9 +51,10 @@ class Settler:
         while work.ended and len(self._batch) < MAX_BATCH:
             self._batch.append(work.ended.popleft())
         if not self._batch:
+            self._link.open("settle")
             work.ended_some.wait(0.5)
             return 0
-        if len(self._batch) < FULL and work.waiting and work.per_second * DELAY >= 1:
+        if len(self._batch) < FULL and work.waiting and work.able(1) * DELAY >= 1:
             # More is about to end: a statement for a hundred costs hardly more than one for a few.
             time.sleep(DELAY)
             while work.ended and len(self._batch) < MAX_BATCH:
@@ -77,22 +78,28 @@ class Settler:
             answers = settle(connection, self._statements, self._owner, batch)
         self._batch = self._batch[count:]
         self._work.settled += 1
-        counts, ends, quickly = self._work.counts, [], dict[Outcome, int]()
-        quick = not history.recording() and not self._work.teller.wants(SettleEvent)
-        for settlement in batch:
-            held = self._work.held.pop(settlement.token, None)
-            answer = answers[settlement.token]
-            if quick and answer is not Settled.LOST:
-                quickly[settlement.outcome] = quickly.get(settlement.outcome, 0) + 1
-            else:
+        counts, held_of = self._work.counts, self._work.held
+        ended = [(one, answers[one.token], held_of.pop(one.token, None)) for one in batch]
+        if history.recording() or self._work.teller.wants(SettleEvent) or Settled.LOST in answers.values():
+            for settlement, answer, held in ended:
                 self._record(settlement, answer, held, began)
-            if held is not None:
-                outcome = None if answer is Settled.LOST else settlement.outcome
-                ends.append((held.claimed.queue, held.claimed.task, outcome, held.ran, held.refused))
-        for ended, times in quickly.items():
-            setattr(counts, ended, getattr(counts, ended) + times)
-        self._work.tallies.ended(ends)
-        self._work.measure(len(batch))
+        else:
+            for outcome, times in Counter([one.outcome for one in batch]).items():
+                setattr(counts, outcome, getattr(counts, outcome) + times)
+        self._work.tallies.ended(
+            [
+                (
+                    held.claimed.queue,
+                    held.claimed.task,
+                    None if answer is Settled.LOST else settlement.outcome,
+                    held.ran,
+                    held.refused,
+                )
+                for settlement, answer, held in ended
+                if held is not None
+            ]
+        )
+        self._work.measure(len(batch), [held.ran for _, _, held in ended if held is not None and held.ran is not None])
         self._on_settled()
 
     def _give_up(self, settlement: Settlement, exc: ValueRefusedError) -> None:

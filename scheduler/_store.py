@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from fencing import Token
+from scheduler._json import json_value
 from scheduler._states import Outcome, State
 
 
@@ -19,7 +20,7 @@ class Claimed(NamedTuple):
     lineage: str
     task: str
     queue: str
-    args: Any
+    json: str
     priority: int
     due_at: datetime
     attempt: int
@@ -31,6 +32,12 @@ class Claimed(NamedTuple):
     lag: float = 0.0
     trace: Any = None
     created_at: datetime | None = None
+    issuer: str = ""
+
+    @property
+    def args(self) -> Any:
+        """What the job was enqueued with, read from ``json`` each time: most claims need not, only the handler may."""
+        return json_value(self.json)
 
 
 class Rescued(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +33,19 @@ class Durations:
         if min(seconds) < 0:
             seconds = [max(one, 0.0) for one in seconds]
         counts = self.counts
-        for one in seconds:
-            counts[bisect_left(BOUNDS, one)] += 1
+        if len(seconds) < len(BOUNDS):
+            for one in seconds:
+                counts[bisect_left(BOUNDS, one)] += 1
+        else:
+            # Of many, how many lie under each bound: a look for each bound instead of one for each of them.
+            ordered, below = sorted(seconds), 0
+            for number, bound in enumerate(BOUNDS):
+                under = bisect_right(ordered, bound, below)
+                counts[number] += under - below
+                below = under
+                if below == len(ordered):
+                    break
+            counts[-1] += len(ordered) - below
         self.total += sum(seconds)
         self.longest = max(self.longest, *seconds)
 
@@ -114,12 +125,12 @@ class Tallies:
     def claimed(self, jobs: Sequence[Any]) -> None:
         """Count claimed jobs (with ``queue``, ``task`` and ``lag`` in seconds)."""
         lags: dict[Kind, list[float]] = {}
+        last, some = None, list[float]()
         for job in jobs:
             kind = (job.queue, job.task)
-            if kind in lags:
-                lags[kind].append(job.lag)
-            else:
-                lags[kind] = [job.lag]
+            if kind != last:
+                last, some = kind, lags.setdefault(kind, [])
+            some.append(job.lag)
         with self._lock:
             for kind, seconds in lags.items():
                 tally = self._of(kind)
@@ -130,12 +141,12 @@ class Tallies:
         """Count attempts that ended: (queue, task, outcome or None if the settlement was lost, seconds that the handler
         ran or None, whether a downstream had refused a write)."""
         groups: dict[tuple[str, str, str | None, bool], list[float | None]] = {}
+        last, runs = None, list[float | None]()
         for queue, task, outcome, ran, refused in ends:
             group = (queue, task, outcome, refused)
-            if group in groups:
-                groups[group].append(ran)
-            else:
-                groups[group] = [ran]
+            if group != last:
+                last, runs = group, groups.setdefault(group, [])
+            runs.append(ran)
         with self._lock:
             for (queue, task, outcome, refused), runs in groups.items():
                 tally = self._of((queue, task))

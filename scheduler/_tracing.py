@@ -30,13 +30,13 @@ ASK_AGAIN = 1.0
 """Seconds after which a provider is asked for again where there was none: asking for each job would cost more than the
 rest of what is done for it here."""
 
-_none_until = 0.0
+_none_until = 0.0 if _here else float("inf")
 
 
 def _tracer() -> Any:
     """The tracer, or None where nobody would see its spans."""
     global _none_until
-    if not _here or time.monotonic() < _none_until:
+    if time.monotonic() < _none_until:
         return None
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         _none_until = time.monotonic() + ASK_AGAIN
@@ -107,8 +107,10 @@ class Attempting:
             self._span.set_status(trace.StatusCode.ERROR)
 
 
-def attempting(held: Held) -> Attempting | None:
-    """Return the span of an attempt, None where nobody traces."""
+def attempting(held: Held, now: float) -> Attempting | None:
+    """Return the span of an attempt that begins ``now`` (``time.monotonic()``), None where nobody traces."""
+    if now < _none_until:
+        return None
     tracer = _tracer()
     if tracer is None:
         return None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fencing._lease import hold_alone
 from fencing.errors import FencingError
 from scheduler._claimer import Claimer
 from scheduler._connect import Database, Link
@@ -230,6 +231,7 @@ class Worker:
             try:
                 held = work.waiting.popleft()
             except IndexError:
+                hold_alone(None)
                 with work.arrived:
                     if not work.waiting and not work.draining:
                         work.arrived.wait(0.5)

@@ -42,5 +42,5 @@ set status = 'leased',
     claimed_at = (select now from live),
     lease_until = (select now from live) + make_interval(secs => %(lease)s)
 where j.id = any((select ids from picked)::bigint[])
-returning (select name from live) as issuer, j.id, j.token, j.lineage, j.task, j.queue, j.args, j.priority, j.due_at, j.attempt, j.max_attempts,
-    j.yields, j.key, j.schedule, j.nominal, extract(epoch from j.claimed_at - j.due_at)::float8 as lag, j.trace, j.created_at
+returning j.id, j.token, j.lineage, j.task, j.queue, j.args::text, j.priority, j.due_at, j.attempt, j.max_attempts,
+    j.yields, j.key, j.schedule, j.nominal, date_part('epoch', j.claimed_at - j.due_at) as lag, j.trace, j.created_at, (select name from live) as issuer

@@ -166,7 +166,7 @@ def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_
 
     def claimed(task: str, priority: int, minute: int, number: int) -> Claimed:
         due = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
-        return Claimed(number, 1, "l", task, "q", None, priority, due, 1, 1, 0, None, None, None, 0.0)
+        return Claimed(number, 1, "l", task, "q", "null", priority, due, 1, 1, 0, None, None, None, 0.0)
 
     assert lanes.single(bounded=True) is None, "there are several"
     lanes.claimed([claimed("a", 0, 4, 9), claimed("a", 0, 5, 7), claimed("b", 1, 1, 1)], swept_all=False)
@@ -250,7 +250,7 @@ def test_a_guarded_claim_does_not_read_through_later_jobs_to_find_those_that_are
             app.enqueue("work", "due", priority=-1, **options)
         tables.rows("vacuum analyze {s}.job")
         explaining = Explaining(hand.on("claim"))
-        _, jobs = hand._claim(explaining, 100)  # type: ignore[arg-type]
+        jobs = hand._claim(explaining, 100)  # type: ignore[arg-type]
         assert [job.args for job in jobs] == ["due", "due"]
         for job in jobs:
             hand.complete(job)

@@ -161,7 +161,7 @@ import sys
 sys.modules[{missing!r}] = None
 from scheduler import Scheduler
 from scheduler._tracing import Enqueuing, attempting
-print(Enqueuing("work", "default").context, attempting(None))
+print(Enqueuing("work", "default").context, attempting(None, 0.0))
 app = Scheduler("host=nowhere.invalid")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -13,8 +13,8 @@ import sqlalchemy
 from support.jobs import Hand, Tables, Working, installed_beside
 from support.waiting import eventually
 
-from fencing import Lease, Token
-from fencing._lease import lease_clock
+from fencing import Lease, Token, current_lease
+from fencing._lease import holding, lease_clock
 from fencing.errors import LeaseLostError
 from scheduler import Bury, Job, Retry, RetryIn, Scheduler, _heart, _worker
 from scheduler._claimer import Claimer
@@ -54,6 +54,32 @@ def run(app: Scheduler, handler: Callable[[Job], Any], args: Any = None, retry: 
 
 
 # -- how an attempt ends
+
+
+def test_what_a_handler_leaves_behind_on_its_thread_is_not_the_next_jobs(app: Scheduler) -> None:
+    found: list[tuple[Lease, Lease]] = []
+
+    def work(job: Job) -> None:
+        found.append((current_lease(), job.lease))
+        holding(Lease(Token(1, "shop", "line"), "left", "me", deadline=lease_clock() + 60)).__enter__()
+
+    app.task("work", retry=NOW)(work)
+    app.enqueue_many("work", range(3))
+    app.run_until_idle(concurrency=1)
+    assert [found is own for found, own in found] == [True] * 3
+    assert {lease.ended for lease, _ in found} == {True}
+    assert len({lease.name for lease, _ in found}) == 3
+
+
+def test_what_was_enqueued_is_read_once_so_that_a_handler_may_change_it(app: Scheduler) -> None:
+    seen: list[Any] = []
+
+    def work(job: Job) -> None:
+        job.args["n"] += 1
+        seen.append(job.args)
+
+    run(app, work, {"n": 1})
+    assert seen == [{"n": 2}]
 
 
 @pytest.mark.parametrize("result", [None, {"n": [1, None]}, 0, False, "", [], "zwei\u00a0Wörter 😀 \\u0000"])
@@ -335,7 +361,7 @@ def test_past_its_deadline_ensure_raises_and_no_handler_starts() -> None:
     """solid_queue #778: work went on unregistered."""
     started: list[Job] = []
     task = make_task("work", started.append, 30, Retry(), None, False, 100)
-    claimed = Claimed(7, 107, "line", "work", "default", None, 0, datetime.now(UTC), 1, 5, 0, None, None, None)
+    claimed = Claimed(7, 107, "line", "work", "default", "null", 0, datetime.now(UTC), 1, 5, 0, None, None, None)
     lease = Lease(Token(107, "shop", "line"), "job/7", "me", deadline=lease_clock() - 0.001)
     work = Work()
     Runner(work, lambda _: set(), AsyncRunner()).run(Held(claimed, task, lease))

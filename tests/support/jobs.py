@@ -177,7 +177,7 @@ class Hand:
         return self._connections[role]
 
     def claim(self, most: int = 100, **options: Any) -> list[Claimed]:
-        return self._claim(self.on("claim"), most, **options)[1]
+        return self._claim(self.on("claim"), most, **options)
 
     @property
     def looks_again(self) -> bool:

@@ -34,6 +34,16 @@ def test_a_percentile_is_never_above_the_longest_and_none_where_there_is_nothing
     assert durations(-5.0).longest == 0.0, "a clock was set: nothing takes less than no time"
 
 
+def test_many_are_counted_as_each_by_itself_would_be() -> None:
+    values = [*BOUNDS, *(bound * factor for bound in BOUNDS for factor in (0.999, 1.001)), 0.0, 250_000.0, 250_000.0]
+    one_by_one = durations()
+    for value in values:
+        one_by_one.observe([value])
+    random.Random(3).shuffle(values)
+    assert durations(*values).counts == one_by_one.counts
+    assert durations(*[0.0015] * 30).counts == [0, 30, *[0] * (len(BOUNDS) - 1)]
+
+
 def test_what_was_counted_apart_adds_up() -> None:
     one, both = durations(0.1, 3), durations(0.1, 3, 700, 0.002)
     other = durations(700, 0.002)
@@ -63,7 +73,7 @@ def test_the_largest_skew_is_the_one_furthest_from_nothing() -> None:
 
 def test_tallies_keep_sums_since_the_beginning_and_of_the_minute() -> None:
     tallies = Tallies()
-    job = Claimed(1, 1, "l", "work", "mail", None, 0, None, 1, 5, 0, None, None, None, 0.4)  # type: ignore[arg-type]
+    job = Claimed(1, 1, "l", "work", "mail", "null", 0, None, 1, 5, 0, None, None, None, 0.4)  # type: ignore[arg-type]
     tallies.claimed([job, job])
     tallies.ended([("mail", "work", "completed", 0.2, False), ("mail", "work", None, 3.0, True)])
     sums, minute = tallies.gather()

@@ -13,6 +13,7 @@ from scheduler._catch_up import plan_catch_up
 from scheduler._claim import MAX_BATCH, room, yield_delay
 from scheduler._connect import normalise_dsn, translate
 from scheduler._enqueue import checked_due, checked_priority
+from scheduler._held import Work
 from scheduler._issuer import LIMIT, clock_floor
 from scheduler._json import MAX_JSON, json_text, storable
 from scheduler._retry import MAX_WAIT
@@ -28,6 +29,25 @@ from scheduler.errors import (
 )
 
 # -- how much to claim
+
+
+def test_the_rate_is_what_the_handlers_could_do_however_slow_claims_and_settlements_are() -> None:
+    work = Work()
+    assert work.able(8) == 0, "nothing is known yet"
+    work.measure(4, [0.001] * 4)
+    assert work.able(8) == pytest.approx(8000), "known after the first settlement"
+    work._since -= 10
+    work.measure(1, [])
+    assert work.able(8) == pytest.approx(8000), "ten seconds without work say nothing of the handlers"
+    work._since -= 10
+    work.measure(2, [3.0, 1.0])
+    assert work.able(8) == pytest.approx(4), "slow ones are believed at once"
+    work._since -= 10
+    work.measure(2, [0.5, 0.5])
+    assert work.able(8) == pytest.approx(8 / 1.25), "quick ones by and by"
+    work._since -= 10
+    work.measure(2, [0.0, 0.0])
+    assert work.able(8) < 1e6
 
 
 def test_a_slow_worker_claims_one_job_per_idle_thread() -> None:

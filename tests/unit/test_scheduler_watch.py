@@ -21,7 +21,7 @@ TASK = make_task("report", print, 30.0, Retry(), None, False, 100)
 def held(work: Work, number: int = 1, *, left: float = 30.0, running: float | None = None) -> Held:
     """A job under a lease with ``left`` seconds, whose handler began ``running`` seconds ago."""
     now = datetime.now(UTC)
-    claimed = Claimed(number, 100 + number, "line", "report", "default", None, 0, now, 1, 5, 0, None, None, None)
+    claimed = Claimed(number, 100 + number, "line", "report", "default", "null", 0, now, 1, 5, 0, None, None, None)
     lease = Lease(Token(100 + number, "shop", "line"), f"job/{number}", "me", deadline=lease_clock() + left)
     one = Held(claimed, TASK, lease, started=None if running is None else time.monotonic() - running)
     work.held[claimed.token] = one

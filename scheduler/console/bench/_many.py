@@ -104,7 +104,8 @@ def _run_dry(claimer: Claimer, settler: Settler, work: Work) -> _Done:
         wait = claimer.run_once() or 0.0
         if work.waiting:
             while work.waiting:
-                claimed = work.waiting.popleft().claimed
+                held = work.waiting.popleft()
+                claimed, held.ran = held.claimed, 0.0
                 work.finish(Settlement(claimed.id, claimed.token, "completed", "completed"))
             while work.ended:
                 settler.run_once()
