@@ -40,27 +40,30 @@ create table {schema}.issuer (
     changed_at timestamptz not null
 );
 
+-- First what has a fixed length and is never null: the server reads such columns without stepping through a row.
 create table {schema}.job (
-    id bigint generated always as identity primary key,
-    queue text not null,
-    task text not null,
-    args jsonb not null,
-    priority integer not null,
+    id bigint generated always as identity,
     due_at timestamptz not null,
-    status text not null default 'ready' check (status in ({states})),
-    key text,
-    -- Unique for ever by forever_key, not while alive by job_alive_key.
-    key_forever boolean not null default false,
-    -- At most one job of each value is leased.
-    exclusive text,
+    created_at timestamptz not null,
+    priority integer not null,
     attempt integer not null default 0,
     max_attempts integer not null,
     yields integer not null default 0,
+    -- Unique for ever by forever_key, not while alive by job_alive_key.
+    key_forever boolean not null default false,
+    status text not null default 'ready' check (status in ({states})),
+    queue text not null,
+    task text not null,
+    args jsonb not null,
     owner text,
     token bigint,
     lineage text,
     claimed_at timestamptz,
     lease_until timestamptz,
+    finished_at timestamptz,
+    key text,
+    -- At most one job of each value is leased.
+    exclusive text,
     schedule text,
     nominal timestamp,
     result jsonb,
@@ -68,8 +71,8 @@ create table {schema}.job (
     reason text,
     -- Of the enqueuing: W3C Trace Context, traceparent and tracestate.
     trace jsonb,
-    created_at timestamptz not null,
-    finished_at timestamptz
+    -- Three versions of a job's row come to be, and each has its entry: with room for them a leaf is not searched for old ones again and again.
+    primary key (id) with (fillfactor = 50)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 -- In the order of the claim: one range per task, so that a worker never reads past jobs that it cannot run.
