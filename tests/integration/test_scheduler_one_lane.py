@@ -69,7 +69,7 @@ def test_it_tells_and_writes_the_same_as_the_general_claim(
     ((first,), (second,)) = (plain(hand, 1), hand.claim(1))
     assert [first.id, second.id] == ids
     assert first.args == args
-    like = {"id": second.id, "token": second.token, "key": second.key, "lag": second.lag}
+    like = {name: getattr(second, name) for name in ("id", "token", "key", "lag", "created_at")}
     assert first._replace(**like) == second
     assert first.lag == pytest.approx(second.lag, abs=60)
     for job in (first, second):
