@@ -49,8 +49,8 @@ class Writer:
     def begin(self) -> None:
         """Stamp the next write: its number, and a nonce, so that a copied process does not pass for the original."""
         self._sequence += 1
-        sequence, nonce = b"%d" % self._sequence, hexlify(os.urandom(8))
-        self.words = b"%b$%d\r\n%b:%b\r\n" % (self._field, len(sequence) + 1 + len(nonce), sequence, nonce)
+        # As many digits each time: their order is that of the numbers as text too, which the script makes use of.
+        self.words = b"%b$33\r\n%016d:%b\r\n" % (self._field, self._sequence, hexlify(os.urandom(8)))
 
 
 class Writers:

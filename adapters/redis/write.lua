@@ -34,6 +34,7 @@ local WRITERS = 1024
 local KEPT_BYTES = 1024
 local KEPT_REFUSALS = 8
 local FIRST_COMMAND = 7
+local SEQUENCE_DIGITS = 16 -- leading zeros: so they have the order of their numbers as text too
 
 local token, writer, stamp = ARGV[1], ARGV[2], ARGV[3]
 
@@ -194,9 +195,7 @@ end
 
 -- The usual write: the next one of a writer whose last one is known, under the token that the one mark has.
 local last = ARGV[4] == '1' and redis.call('HMGET', KEYS[1], 'token', writer)
-if
-  not (last and last[2] and last[1] == token and string.match(last[2], '^%d+') + 0 < string.match(stamp, '^%d+') + 0)
-then
+if not (last and last[2] and last[1] == token and last[2] < string.sub(stamp, 1, SEQUENCE_DIGITS)) then
   local answer = judge()
   if answer then return answer end
 end

@@ -69,7 +69,7 @@ def test_the_words_of_a_call() -> None:
         words = words_of(call(frame, writer, tape))
         assert words[0] == "EVALSHA"
         assert words[2:6] == ["2", "fencing:{a}:mark", "k", "shop/line-a/5"]
-        assert words[6].startswith("writer:") and words[7].startswith("1:")
+        assert words[6].startswith("writer:") and words[7].startswith("0000000000000001:")
         assert words[8:] == ["1", "host:1", "reject 3 0", "3", "SET", "k", "7"]
     adopting = frames.of(("a",), Token(5, "shop", "line-a"), "host:1", "adopt", 3, 0, None)
     assert words_of(call(adopting, None, None, "ops: moved"))[5:7] == ["writer:", "ops: moved"]
