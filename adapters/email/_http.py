@@ -123,7 +123,7 @@ class HttpSession:
             return _for_all(mail, "rejected", why)
         headers = {**self._headers, "Content-Type": "application/json"}
         body = provider.body(parts)
-        if provider.key is not None and mail.key:  # one that is redirected has none
+        if provider.key is not None:
             value = provider.key.value(mail.key)
             if provider.key.where == "header":
                 headers[provider.key.name] = value

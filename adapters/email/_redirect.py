@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import hashlib
 from collections.abc import Mapping
 
 from adapters.email._addresses import mailbox
@@ -13,8 +14,9 @@ from adapters.email._wire import AS_IT_IS
 class RedirectTransport:
     """Another transport, with every message going to ``to`` alone.
 
-    The headers ``To``, ``Cc`` and ``Bcc`` are replaced, and ``X-Redirected-From`` names who would have got it. Keys
-    and look-ups of the provider are not passed on: what staging does must not count for production.
+    The headers ``To``, ``Cc`` and ``Bcc`` are replaced, and ``X-Redirected-From`` names who would have got it. The
+    message goes under a key of its own, and look-ups are not passed on: what staging does must not count for
+    production.
     """
 
     def __init__(self, inner: Transport, to: str) -> None:
@@ -40,7 +42,8 @@ class _RedirectSession:
         def closed(refused: Mapping[str, Answer]) -> None:
             gate(dict.fromkeys(mail.recipients, refused[self._to]) if self._to in refused else {})
 
-        redirected = Outgoing(mail.mail_from, (self._to,), _redirected(mail, self._to))
+        key = hashlib.sha256(f"{self._to} {mail.key}".encode()).hexdigest()
+        redirected = Outgoing(mail.mail_from, (self._to,), _redirected(mail, self._to), key)
         delivery = self._inner.deliver(redirected, closed)
         answers = dict.fromkeys(mail.recipients, delivery.answers[self._to])
         return Delivery(answers, free=delivery.free, held=delivery.held, retry_after=delivery.retry_after)

@@ -27,6 +27,7 @@ from adapters.email import (
     Outbox,
     Outgoing,
     Provider,
+    RedirectTransport,
     Reference,
     Relay,
     RelayCounts,
@@ -471,9 +472,20 @@ def test_staging_sends_everything_to_one_address(engine: Engine, provider: MailP
     put(engine, f"{key}/http", FULL)
     assert relay(engine, http(provider), redirect_to="dev@example.net").run_once().sent == 1
     assert (provider.accepted[0]["to"], provider.accepted[0].get("cc")) == (["dev@example.net"], None)
-    for number, staging in enumerate((http(provider), HttpTransport(brevo(provider.url), api_key="secret"))):
-        put(engine, f"{key}/{number}")
-        assert relay(engine, staging, redirect_to="dev@example.net").run_once().sent == 1
-    assert len(provider.accepted) == 3
-    assert not any("Idempotency-Key" in headers for headers in provider.headers)
-    assert "headers" not in provider.accepted[2] or "idempotencyKey" not in provider.accepted[2]["headers"]
+
+
+def test_staging_has_keys_of_its_own(engine: Engine, provider: MailProvider, key: str, tmp_path: Path) -> None:
+    """What staging does must not count for production, nor one message of it for another."""
+    brevo_there = HttpTransport(brevo(provider.url), api_key="secret")
+    for number, transport in enumerate((http(provider), brevo_there, FileTransport(tmp_path))):
+        for one in ("a", "b"):
+            put(engine, f"{key}/{number}/{one}")
+        assert relay(engine, transport, redirect_to="dev@example.net").run_once().sent == 2
+    given = [headers["Idempotency-Key"] for headers in provider.headers[:2]]
+    given += [body["headers"]["idempotencyKey"] for body in provider.requests[2:]]
+    assert len(set(given)) == 4
+    memory = MemoryTransport()
+    message = Outgoing("a@example.org", ("b@example.org",), b"Subject: x\r\n\r\nx\r\n", "a" * 64)
+    RedirectTransport(memory, "dev@example.net").session().deliver(message, lambda refused: None)
+    assert memory.sent[0].key != message.key
+    assert len([path for path in tmp_path.iterdir() if path.suffix == ".eml"]) == 2
