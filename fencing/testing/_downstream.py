@@ -21,6 +21,7 @@ class Capability(Enum):
     ATOMIC = "a block that raises leaves neither its values nor its mark"
     ROLLBACK = "a transaction of the caller's, whose rollback takes back values and marks"
     DELETE = "deleting a value"
+    LOSE = "losing a mark beneath the guard, as in an eviction or a restore"
     ONCE = "once=KEY: an effect applied at most once"
     REOPEN = "being closed and opened again with all that it held"
     THREADS = "being used by several threads at once, each in a transaction of its own"
@@ -76,6 +77,10 @@ class Downstream(ABC):
         """Remove the resource's value through the handle (``Capability.DELETE``)."""
         raise _without_method(self, Capability.DELETE)
 
+    def lose(self, resource: str) -> Awaitable[None] | None:
+        """Take the resource's mark away past the guard, its value not (``Capability.LOSE``)."""
+        raise _without_method(self, Capability.LOSE)
+
     def reopen(self) -> Awaitable[None] | None:
         """Close the system and open it again with what it held (``Capability.REOPEN``)."""
         raise _without_method(self, Capability.REOPEN)
@@ -96,6 +101,7 @@ class Downstream(ABC):
 
 _METHODS = {
     Capability.DELETE: ("delete", "delete(handle, resource)"),
+    Capability.LOSE: ("lose", "lose(resource)"),
     Capability.REOPEN: ("reopen", "reopen()"),
 }
 """The capabilities that stand for a method of their own."""

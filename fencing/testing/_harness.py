@@ -184,6 +184,10 @@ class Harness:
             if other._task is not None:
                 other._task.close()
 
+    def lose(self, resource: str) -> None:
+        """Take the resource's mark away."""
+        self.finish(self.downstream.lose(resource))
+
     def reopen(self) -> None:
         """Close the downstream and open it again."""
         self.finish(self.downstream.reopen())

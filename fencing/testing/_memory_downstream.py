@@ -46,6 +46,10 @@ class MemoryDownstream(Downstream):
         """Remove it."""
         handle.delete(resource)
 
+    def lose(self, resource: str) -> None:
+        """Forget its mark."""
+        self.guard._marks.pop(resource, None)
+
     def look(self, resource: str) -> str | None:
         """Read it past the guard."""
         found: str | None = self.guard.store.read(resource)

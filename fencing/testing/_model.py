@@ -140,6 +140,7 @@ class Witness:
     def __init__(self) -> None:
         self._newest: dict[str, Token] = {}
         self._writers: dict[str, list[Token]] = {}
+        self._lost: set[str] = set()
 
     def saw_accepted(self, writer: Writer, resources: tuple[str, ...], *, writes: bool) -> None:
         """A write (or a raised fence) was accepted: nothing newer may have been accepted before it."""
@@ -153,7 +154,15 @@ class Witness:
             )
             self._newest[name] = token
             if writes:
+                if name in self._lost:
+                    self._lost.remove(name)
+                    self._writers[name] = []
                 self._writers.setdefault(name, []).append(token)
+
+    def saw_lost(self, name: str) -> None:
+        """The mark was taken away: what comes next may be older than all before, if it is taken at all."""
+        self._newest.pop(name, None)
+        self._lost.add(name)
 
     def last_writer(self, name: str) -> Token | None:
         """The token of the last accepted write, of a value or of its removal."""

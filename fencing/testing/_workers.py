@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fencing._token import MAX_VALUE, Token
@@ -163,6 +163,12 @@ class Workers:
     def remember(self, claim: Claim, resource: str, value: str | None, *, raised: bool) -> None:
         """The worker keeps what it read."""
         self._readings[claim] = Reading(resource, value, raised)
+
+    def forget_raised(self, resource: str) -> None:
+        """The mark was lost: to have raised the fence before means nothing any more."""
+        for claim, reading in self._readings.items():
+            if reading.resource == resource:
+                self._readings[claim] = replace(reading, raised=False)
 
     def recall(self, claim: Claim) -> Reading:
         """What it had read; it is used once."""

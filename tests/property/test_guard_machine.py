@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.downstreams import downstream
 
-from fencing.testing import guard_machine
+from fencing.testing import MemoryDownstream, guard_machine
+from fencing.testing._machine import _base
 
 # How many examples, of thirty steps each: fewer where a step is a round trip to a server.
 EXAMPLES = {
@@ -37,3 +38,23 @@ def test_every_guard_answers_as_the_law(name: str, request: pytest.FixtureReques
     )
     with downstream(name, request, tmp_path) as made:
         run_state_machine_as_test(guard_machine(made), settings=profile)
+
+
+def test_an_older_write_after_a_lost_mark_is_the_laws_own_and_no_lost_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_base, "event", lambda _: None)  # Hypothesis takes none where it does not lead
+    resource, machine = _base.RESOURCES[0], guard_machine(MemoryDownstream())()
+    machine.begin(base=8, policy="create", holders=[("ada", "shop/l1"), ("bob", "shop/l1")], catches=False)
+    try:
+        older, newer = machine.workers.usable
+        machine.raise_fence(newer, (resource,))
+        machine.write(newer, (resource,))
+        machine.read(newer, resource)
+        machine.lose(resource)
+        machine.write(older, (resource,))
+        machine.everything_is_as_the_law_says()
+        machine.modify(newer)
+        machine.everything_is_as_the_law_says()
+    finally:
+        machine.teardown()

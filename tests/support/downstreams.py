@@ -16,6 +16,7 @@ from sqlalchemy.orm import sessionmaker
 
 from adapters._tx import retryable
 from adapters.redis import RedisGuard, redis_key
+from adapters.redis._keys import mark_key
 from adapters.sql import SqlGuard, create_all
 from fencing.testing import AsyncMemoryGuard, Capability, Downstream, MemoryDownstream, RecordingDownstream
 from support.sql_doors import dialect
@@ -35,6 +36,7 @@ WRITES = dict.fromkeys(
 )
 READ = "select value from kit_value where resource = :resource"
 DELETE = "delete from kit_value where resource = :resource"
+LOSE = "delete from fencing_mark where resource = :resource"
 TABLES = ("kit_value", "fencing_mark", "fencing_applied")
 
 
@@ -102,6 +104,10 @@ class SqlDownstream(Downstream):
         with self._engine.connect() as connection:
             return self.read(connection, resource)
 
+    def lose(self, resource: str) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(sa.text(LOSE), {"resource": resource})
+
     def reopen(self) -> None:
         self._engine.dispose()
 
@@ -157,6 +163,10 @@ class AsyncSqlDownstream(Downstream):
     async def look(self, resource: str) -> Any:
         async with self._engine.connect() as connection:
             return await self.read(connection, resource)
+
+    async def lose(self, resource: str) -> None:
+        async with self._engine.begin() as connection:
+            await connection.execute(sa.text(LOSE), {"resource": resource})
 
     async def reopen(self) -> None:
         await self._engine.dispose()
@@ -221,6 +231,10 @@ class PsycopgDownstream(Downstream):
         with self._connection() as connection:
             return self.read(connection, resource)
 
+    def lose(self, resource: str) -> None:
+        with self._connection() as connection:
+            connection.execute(_pyformat(LOSE), {"resource": resource})
+
     def reopen(self) -> None:
         self.dispose()
 
@@ -277,6 +291,10 @@ class AsyncPsycopgDownstream(Downstream):
     async def look(self, resource: str) -> Any:
         async with self._connection() as connection:
             return await self.read(connection, resource)
+
+    async def lose(self, resource: str) -> None:
+        async with self._connection() as connection:
+            await connection.execute(_pyformat(LOSE), {"resource": resource})
 
     async def reopen(self) -> None:
         await self.close()
@@ -335,6 +353,9 @@ class RedisDownstream(Downstream):
     def look(self, resource: str) -> Any:
         return self._client.get(redis_key(resource, "value"))
 
+    def lose(self, resource: str) -> None:
+        self._client.delete(mark_key(resource))
+
     def reopen(self) -> None:
         self._client.connection_pool.disconnect()
 
@@ -372,6 +393,9 @@ class AsyncRedisDownstream(Downstream):
 
     def look(self, resource: str) -> Any:
         return self._client.get(redis_key(resource, "value"))
+
+    async def lose(self, resource: str) -> None:
+        await self._client.delete(mark_key(resource))
 
     async def reopen(self) -> None:
         await self._client.connection_pool.disconnect()

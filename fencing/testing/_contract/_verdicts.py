@@ -166,6 +166,23 @@ class MissingMarks:
         with pytest.raises(MarkMissingError):
             harness.write(NEWER, "invoice/2", "x")
 
+    @needs(Capability.REJECT, Capability.RAISE, Capability.LOSE, on_missing="reject")
+    def test_a_lost_mark_is_no_permission(self, harness: Harness) -> None:
+        """Evicted or not restored, it is as if it had never been: nobody writes until a fence is raised."""
+        harness.raise_fence(NEWER, "invoice/1")
+        harness.write(NEWER, "invoice/1", "newer")
+        harness.lose("invoice/1")
+        for who in (OLDER, NEWER):
+            with pytest.raises(MarkMissingError):
+                harness.write(who, "invoice/1", "no")
+        assert harness.look("invoice/1") == "newer"
+        assert harness.mark("invoice/1") is None
+        harness.raise_fence(NEWER, "invoice/1")
+        harness.write(NEWER, "invoice/1", "newer again")
+        with pytest.raises(StaleTokenError):
+            harness.write(OLDER, "invoice/1", "older")
+        assert harness.look("invoice/1") == "newer again"
+
     @needs(Capability.CREATE, on_missing="create")
     def test_a_first_write_makes_the_mark(self, harness: Harness) -> None:
         """Under on_missing="create" the first token that comes is the mark."""

@@ -115,6 +115,15 @@ class Writes(Base):
             assert [back] == promised, f"{key!r} gave {back!r} back, not {promised[0]!r}"
             self.witness.saw_accepted(claim, resources, writes=ran > 0)
 
+    @needs(Capability.LOSE)
+    @rule(resource=names)
+    def lose(self, resource: str) -> None:
+        """The mark is gone, the value is not: with "reject" only a raised fence makes another, which may be older."""
+        self.harness.lose(resource)
+        self.model.marks.pop(resource, None)
+        self.witness.saw_lost(resource)
+        self.workers.forget_raised(resource)
+
     @needs(Capability.REOPEN)
     @rule()
     def reopen(self) -> None:
