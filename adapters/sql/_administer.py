@@ -74,13 +74,15 @@ def _send(statement: Statement) -> Plan[None]:
     yield statement
 
 
-def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: str | None = None) -> Any:
+def adopt(
+    target: Any, resource: str, to: Token | str, reason: str, *, actor: str | None = None, schema: str | None = None
+) -> Any:
     """Give a resource to another issuer, whose tokens had no order with the mark's and were refused. Recorded.
 
     ``to``: a token of the new issuer, from which on its tokens are accepted; or its name, for any token above 1. If
     the resource was its before, it goes on above the mark that it had then: an old token stays refused. Holders under
-    the old issuer are refused from the commit on: end them first. Of a row that carries its mark: pass
-    ``RowGuard(...).on(target)`` as the target.
+    the old issuer are refused from the commit on: end them first. ``actor``: who does it, by default this process. Of
+    a row that carries its mark: pass ``RowGuard(...).on(target)`` as the target.
 
     Raises ``ValueError`` without a reason, and for a token below that mark of before or below a floor of its issuer.
     """
@@ -124,7 +126,7 @@ def adopt(target: Any, resource: str, to: Token | str, reason: str, *, schema: s
         detail = {"issuer": "", "lineage": "", "value": -1, "to": str(new)}
         if before is not None:
             detail |= {"issuer": before.issuer, "lineage": before.lineage, "value": before.value}
-        yield Statement(sql.insert_act, act_of("adopt", name, reason, detail))
+        yield Statement(sql.insert_act, act_of("adopt", name, reason, detail, actor))
         return new
 
     def plan(tx: Tx, sql: Dialect, options: Options) -> Plan[Token]:
@@ -140,6 +142,7 @@ def compact(
     live: Iterable[Token] = (),
     idle: float = 3600,
     reason: str = "",
+    actor: str | None = None,
     schema: str | None = None,
 ) -> Any:
     """Remove the marks of ``below``'s issuer under its value, and set the floor that keeps their resources closed.
@@ -167,7 +170,7 @@ def compact(
         if sql.name == "mysql":
             for (name,) in rows:
                 yield Statement(sql.unmake_one, {"resource": name})
-        yield Statement(sql.insert_act, act_of("compact", None, reason, {**facts, "removed": len(rows)}))
+        yield Statement(sql.insert_act, act_of("compact", None, reason, {**facts, "removed": len(rows)}, actor))
         return len(rows)
 
     def plan(tx: Tx, sql: Dialect, options: Options) -> Plan[int]:

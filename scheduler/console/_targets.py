@@ -31,7 +31,7 @@ class Issued:
 
 def diagnose_target(text: str, issued: Issued | None = None) -> Iterable[Finding]:
     """Ask the guard of the named downstream what is wrong with it; and whether its marks are beyond the issuer."""
-    target = _target(text)
+    target = target_of(text)
     try:
         guard = guard_for(target)
     except TypeError as exc:
@@ -116,7 +116,8 @@ def compare(downstream: str, marks: Sequence[tuple[str, Mark]], issued: Issued) 
     )
 
 
-def _target(text: str) -> Any:
+def target_of(text: str) -> Any:
+    """Return the downstream that a URL or MODULE:ATTRIBUTE names."""
     return _from_url(text) if "://" in text else attribute_of(text, "--target")
 
 

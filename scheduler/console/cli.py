@@ -19,6 +19,7 @@ COMMANDS = {
     "jobs": ("scheduler.console.jobs", "Look at jobs; cancel, bury or replay one."),
     "dead": ("scheduler.console.dead", "Look at dead jobs, and replay many."),
     "outbox": ("scheduler.console.outbox", "Look at mail, act on it, relay it."),
+    "marks": ("scheduler.console.marks", "Look at a downstream's marks; adopt, compact."),
     "once": ("scheduler.console.once", "Look at the records of applied effects, and purge old ones."),
     "issuer": ("scheduler.console.issuer", "Look at the issuer of tokens, and move it on."),
     "metrics": ("scheduler.console.metrics", "Show lag, outcomes, stuck jobs and workers."),
