@@ -24,6 +24,13 @@ OLD_ZONES = ZoneSource(DATA / "zoneinfo_2025b", {case["tz"] for case in RELEASES
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 
 
+@pytest.fixture(autouse=True)
+def _each_test_reads_its_rules_anew():
+    """What others parsed before is kept. Without this mutation testing takes the first to ask for the only one."""
+    for kept in (_schedule._parse, _schedule._enumerator, _schedule._next_day):
+        kept.cache_clear()
+
+
 def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
@@ -143,6 +150,42 @@ def test_a_mistake_is_refused_with_its_place(expr, field, place, says):
         assert expr[caught.value.position :].startswith(place)
 
 
+def underlined(error: ScheduleError) -> str:
+    _, text, carets = str(error).splitlines()
+    return text[carets.index("^") : carets.rindex("^") + 1]
+
+
+@pytest.mark.parametrize(
+    ("expr", "options", "wrong"),
+    [
+        ("  @reboot", {}, "@reboot"),
+        (" @hourly 5", {}, "@hourly"),
+        ("0 0 * * * 2027", {}, "2027"),
+        ("0 0 0 * * * 2027", {"seconds": True}, "2027"),
+        ("0 0 * * 1" + "0" * 250, {}, "000"),
+        ("0 0 * * *", {"clock": "utc"}, "utc"),
+        ("0 0 * * *", {"gap": ""}, None),
+        ("0 0 * * *", {"start_at": datetime(2026, 1, 2)}, "2026-01-02 00:00:00"),
+        ("0 0 * * *", {"jitter": 86401}, "86401"),
+    ],
+)
+def test_no_more_and_no_less_than_what_is_wrong_is_underlined(expr, options, wrong):
+    with pytest.raises(ScheduleError) as caught:
+        Schedule(expr, **options)
+    if wrong is None:
+        assert str(caught.value).splitlines()[-1].strip() == "^"
+    else:
+        assert underlined(caught.value) == wrong
+
+
+@pytest.mark.parametrize(("seconds", "order"), [(False, "(minute, hour, "), (True, "(second, minute, hour, ")])
+def test_too_few_fields_are_told_with_their_order(seconds, order):
+    with pytest.raises(ScheduleError) as caught:
+        Schedule("0 0 *", seconds=seconds)
+    told = str(caught.value).splitlines()[0]
+    assert told.endswith(f"3 fields and {5 + seconds} are wanted {order}day-of-month, month, day-of-week)")
+
+
 def test_the_message_shows_the_text_with_the_place_underlined():
     with pytest.raises(ScheduleError) as caught:
         Schedule("30 2 * Jan 1,2,mun")
@@ -155,9 +198,8 @@ def test_the_message_shows_the_text_with_the_place_underlined():
 def test_a_long_text_is_shown_around_the_place():
     with pytest.raises(ScheduleError) as caught:
         Schedule("0 0 * * " + "1," * 100 + "mun")
-    _, text, carets = str(caught.value).splitlines()
-    assert len(text) < 100
-    assert text[carets.index("^") : carets.rindex("^") + 1] == "mun"
+    assert len(str(caught.value).splitlines()[1]) < 100
+    assert underlined(caught.value) == "mun"
 
 
 def test_a_rule_of_256_characters_is_the_longest():
