@@ -127,7 +127,10 @@ def _read_moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.utcoffset() is None:
         raise ValueError(f"began={text!r} has no offset from UTC")
-    return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as exc:
+        raise ValueError(f"began={text!r} lies beyond the years 1 to 9999 in UTC") from exc
 
 
 def _read_key(values: list[str], need_key: bool) -> str | None:

@@ -96,6 +96,8 @@ def test_lines_of_one_field_are_one_list() -> None:
         '"a";token="shop/a/05"', '"a";token="shop/a/5";holder=1', '"";token="shop/a/5"', '"a";token=5',
         '"a";token="shop/a/9223372036854775808"',
         '"a";token="shop/a/5";began="yesterday"', '"a";token="shop/a/5";began="2026-11-30T00:00:00"',
+        '"a";token="shop/a/5";began="0001-01-01T00:00:00+23:59"',
+        '"a";token="shop/a/5";began="9999-12-31T23:00:00-23:00"',
         '"a";token="shop/a/5";began=1', '"a";token="shop/a/5";began="2026-11-30T00:00:00Z", "b";token="shop/a/5"',
         '"a";Token="shop/a/5"', f'"{"x" * 513}";token="shop/a/5"', "%\"%00\";token=\"shop/a/5\"",
     ],
