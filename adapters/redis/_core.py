@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from adapters.redis._script import LOAD, Frames, OnMissing, call
 from adapters.redis._wire import packed
 from adapters.redis._writers import Writer, Writers
 from fencing._law import Verdict, reject
+from fencing._lease import lease_clock
 from fencing._token import Token
 from fencing.errors import ContentionError, EffectError, FenceRejected, FencingError, MarkMissingError
 
@@ -101,7 +101,7 @@ class Write:
         # As known now. What another thread hears from here on must not be taken for it: a repeated write would pass for
         # a new one under a mark that has forgotten it.
         self._generation = writers.generation(self._resources[0], self._token)
-        self._sent = time.monotonic()
+        self._sent = lease_clock()
         self._command = self._call(protocol)
         return self._command
 
@@ -185,10 +185,10 @@ class Write:
         """A moment before the first sending, by the server's clock, in microseconds since 1970.
 
         Asked for beforehand: told how long ago it was, the server would count from when that reaches it, which may be
-        any time later.
+        any time later. By a clock that goes on while the machine sleeps, as the server's does.
         """
         seconds, microseconds = yield _TIME
-        return int(seconds) * 1_000_000 + int(microseconds) - math.ceil((time.monotonic() - self._sent) * 1e6)
+        return int(seconds) * 1_000_000 + int(microseconds) - math.ceil((lease_clock() - self._sent) * 1e6)
 
     def _call(self, protocol: int, sent: int | None = None) -> bytes:
         """``sent``: a moment by the server's clock before the write was first sent, if it was."""

@@ -54,7 +54,7 @@ class Writer:
 
 
 class Writers:
-    """A guard's idle writers, and the generations of marks: how often a mark has forgotten the writers of its token."""
+    """A guard's idle writers, and the generations of marks: when a mark has last forgotten the writers of its token."""
 
     def __init__(self) -> None:
         self._idle: deque[Writer] = deque()

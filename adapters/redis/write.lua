@@ -27,7 +27,7 @@
 -- A mark is a hash: token, holder, at (when the token was first seen, in microseconds since 1970 by this server). The
 -- first mark of a write also remembers, under `writer:ID`, the last write of each writer of its token: its stamp and
 -- its answer, packed ("+": one command, which answered OK). `refused` are the last refusals, a line each: kind, token,
--- when, holder; `refusals` is how many there were. Above a limit it forgets them all and counts that in `generation`. It
+-- when, holder; `refusals` is how many there were. Above a limit it forgets them all and says in `generation` when. It
 -- is all one key, so that an eviction takes all or nothing. There is no time to live.
 
 local WRITERS = 1024
@@ -176,7 +176,8 @@ local function judge()
       if string.sub(field, 1, 7) == 'writer:' then forgotten[#forgotten + 1] = field end
     end
     redis.call('HDEL', KEYS[1], unpack(forgotten))
-    redis.call('HINCRBY', KEYS[1], 'generation', 1)
+    -- The time, not a count: a replica that is promoted without having heard of a generation would count to it again.
+    redis.call('HSET', KEYS[1], 'generation', time())
   end
 end
 

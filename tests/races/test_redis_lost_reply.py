@@ -242,6 +242,24 @@ def test_a_mark_lost_and_raised_again_while_the_question_is_repeated_slowly_is_u
     assert plain.get("n") == b"2"
 
 
+def test_a_mark_lost_and_raised_again_while_the_client_slept_is_unknown(
+    calls: Calls, proxy: Proxy, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock stands still while a machine is suspended, and with it the age of the first sending."""
+    increment(calls)
+
+    def lose_the_mark() -> None:
+        plain.delete("fencing:{a}:mark")
+        raise_fence(plain, "a", token=token(4))
+
+    slept_from = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: slept_from)
+    proxy.lose_reply(SCRIPT, then=lose_the_mark)
+    with pytest.raises(errors.OutcomeUnknownError, match="forgotten"):
+        increment(calls)
+    assert plain.get("n") == b"2"
+
+
 def many_writers(plain: redis.Redis, count: int) -> None:
     """As many processes or threads as that write once each under the same token."""
     for _ in range(count):
@@ -293,6 +311,30 @@ def test_a_repeated_write_is_judged_by_what_was_known_when_it_was_first_sent(pro
     with pytest.raises(errors.OutcomeUnknownError, match="forgotten"):
         increment()
     assert plain.get("n") == b"1"
+    client.close()
+
+
+def test_what_was_known_of_a_lost_primary_is_not_taken_for_knowledge_of_the_next_one(
+    proxy: Proxy, plain: redis.Redis
+) -> None:
+    """A replica that had not heard that the mark forgot its writers forgets them itself: no generation comes twice."""
+    client = redis.Redis.from_url(proxy.url)
+    guard = RedisGuard(client)
+
+    def increment() -> None:
+        with fenced_write(guard, "a", token=token(5)) as r:
+            r.incr("n")
+
+    increment()
+    behind = plain.dump("fencing:{a}:mark")
+    many_writers(plain, 1100)
+    heard = int(plain.hget("fencing:{a}:mark", "generation") or 0)
+    plain.restore("fencing:{a}:mark", 0, behind, replace=True)
+    guard._terms.writers.heard("a", token(5), heard)  # as another thread of the guard has, of the primary before
+    proxy.lose_reply(SCRIPT, then=lambda: many_writers(plain, 1100))
+    with pytest.raises(errors.OutcomeUnknownError, match="forgotten"):
+        increment()
+    assert plain.get("n") == b"2"
     client.close()
 
 
