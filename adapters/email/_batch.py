@@ -16,6 +16,7 @@ from adapters.email._outcome import Rules, Settlement, conclude, too_late, untou
 from adapters.email._settle import Gated, Settled, Through, release_plan
 from adapters.email._transport import Answer, Delivery, GateClosed, Outgoing, Session, TransportUnavailable
 from fencing import history
+from fencing._lease import lease_clock
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class _Handover:
     def __call__(self, refused: Mapping[str, Answer]) -> None:
         batch = self._batch
         self.refused = dict(refused)
+        self._check_end()
         try:
             self.answer = batch.means.commits.gate(batch.hold.claim, self._row.id, refused)
         except Exception as exc:
@@ -81,7 +83,14 @@ class _Handover:
             raise GateClosed("it may have been sent, and the provider would not take it for a repetition any more")
         if batch.hold.remaining() <= 0:
             raise GateClosed("the lease ended before the content")
+        self._check_end()
         self.open = True
+
+    def _check_end(self) -> None:
+        # Given back, and the next claim decides by the database's clock what becomes of it.
+        expires_in = self._row.expires_in
+        if expires_in is not None and lease_clock() >= self._batch.hold.since + expires_in:
+            raise GateClosed("its expires_at passed before the content")
 
 
 class BatchRun:

@@ -22,7 +22,8 @@ the memory."""
 @dataclass(frozen=True, slots=True)
 class Row:
     """A claimed row. ``recipients`` are those still to be served; ``message`` is None for a large one. ``sending``
-    tells this message, and how often a person had it sent anew, from all others."""
+    tells this message, and how often a person had it sent anew, from all others. ``expires_in``: seconds from the
+    claim, or None."""
 
     id: int
     key: str
@@ -34,6 +35,7 @@ class Row:
     policy: Policy
     in_doubt: bool
     sending: str
+    expires_in: float | None
 
     def provider_key(self) -> str:
         """The name of this sending to a provider; see :class:`~adapters.email._transport.Outgoing`."""
@@ -78,6 +80,12 @@ _TURN = (
     f" and e.order_key is not null and e.state in {sql_list(UNFINISHED)}"
     " and (e.order_key, e.id) < (o.order_key, o.id)))"
 )
+
+# From the claim, whose reading of the clock is in updated_at by then.
+_EXPIRES_IN = {
+    "postgresql": "cast(extract(epoch from expires_at - updated_at) as double precision)",
+    "sqlite": "(julianday(expires_at) - julianday(updated_at)) * 86400",
+}
 
 # The priorities that have waiting rows, found by one index probe each: within a priority the index ends at the first
 # row that is not due.
@@ -145,7 +153,7 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
         " owner = :owner, issuer = :issuer, lineage = :lineage, token = :token, updated_at = clock.at"
         f" from {clock(dialect)} where {picked} and {in_states(sources('claim', 'claimed'))}"
         " returning id, key, state, mail_from, attempts, case when size <= :inline then message end, priority, due_at,"
-        " policy, in_doubt, generation, created_at",
+        f" policy, in_doubt, generation, created_at, {_EXPIRES_IN[dialect]}",
         {**claim.params(), "lease": claim.lease, "batch": batch, "inline": INLINE_BYTES, "transport": transport},
     )
     taken.sort(key=lambda row: (-row[6], row[7], row[0]))
@@ -178,6 +186,7 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
                 policy=row[8],
                 in_doubt=bool(row[9]),
                 sending=sending_of(row[0], row[1], row[10], row[11]),
+                expires_in=row[12],
             )
             for row in claimed
         ),

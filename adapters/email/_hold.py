@@ -60,14 +60,16 @@ class Database:
 class Hold:
     """How long this relay may trust its claim: both the lease that gave the token and the rows' own leases must last.
 
-    Measured from before a claim or renewal was sent, so never later than the database's idea of it.
+    Measured from before a claim or renewal was sent, so never later than the database's idea of it. ``since`` is when
+    the claim was sent, by :func:`lease_clock`.
     """
 
-    def __init__(self, database: Database, claim: Claim, lease: Lease, deadline: float) -> None:
+    def __init__(self, database: Database, claim: Claim, lease: Lease, since: float) -> None:
         self.claim = claim
+        self.since = since
         self._database = database
         self._lease = lease
-        self._deadline = deadline
+        self._deadline = since + claim.lease
 
     def remaining(self) -> float:
         """Seconds left, 0 when it is over."""

@@ -274,7 +274,7 @@ class Relay:
             batch = self._database.run(
                 lambda dialect: claim_plan(claim, size, self._backoff.attempts, dialect, self._through.name)
             )
-            hold = Hold(self._database, claim, lease, sent + self._lease)
+            hold = Hold(self._database, claim, lease, sent)
             _tell(claim, batch, began)
             counts.claimed = len(batch.rows)
             counts.expired = len(batch.expired)

@@ -486,6 +486,23 @@ def test_a_relay_with_an_older_token_or_another_issuer_claims_nothing(engine: En
     assert relay(engine, smtp_sink, leases=leases).run_once().sent == 1
 
 
+def test_what_expires_in_a_relays_hands_is_not_sent(engine: Engine, smtp_sink: SmtpSink) -> None:
+    end = datetime.now(UTC) + timedelta(seconds=2)
+    put(engine, "k", expires_at=end)
+
+    def outlast(exchange: Exchange) -> Answer:
+        eventually(lambda: datetime.now(UTC) > end, "it has expired")
+        return None
+
+    smtp_sink.on_rcpt = outlast
+    sender = relay(engine, smtp_sink)
+    counts = sender.run_once()
+    while not counts.expired:  # found out by this machine's clock a moment before the database's
+        assert counts == RelayCounts(claimed=1, released=1)
+        counts = sender.run_once()
+    assert (state(engine), smtp_sink.received) == ("expired", [])
+
+
 def test_what_a_person_took_from_the_relays_is_open_to_another_issuer(engine: Engine, smtp_sink: SmtpSink) -> None:
     """The scheduler that gave the first token may be gone for ever. An older token of the same issuer stays refused."""
     leases = CounterLeases(engine)
