@@ -153,6 +153,9 @@ def compact(
     A floor never falls. Marks raised within the last ``idle`` seconds, marks in use, and marks of resources that came
     from an issuer without a floor above theirs stay. Recorded. Returns how many were removed.
 
+    It waits for transactions that are making marks, at most the lock timeout, and who makes one meanwhile waits behind
+    it. For a shorter one pass ``SqlGuard(lock_timeout=0.5).on(engine)`` as the target.
+
     Raises ``ValueError`` if ``below`` is above a live token.
     """
     for one in live:
@@ -162,6 +165,8 @@ def compact(
     def work(tx: Tx, sql: Dialect) -> Plan[int]:
         # Whoever makes a mark holds this row to his commit, and reads it after the mark was made: after we have it,
         # nobody can make a mark under the old floor, and all who did have committed.
+        if sql.queue_for_floors:
+            yield Statement(sql.queue_for_floors)
         floors = yield from read_floors(sql, sql.lock_floors, tx.downstream)
         floors[below.issuer] = max(below.value, floors.get(below.issuer, 0))
         yield Statement(sql.store_floors, {"floors": json.dumps(floors)})

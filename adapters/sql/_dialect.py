@@ -36,6 +36,9 @@ class Dialect:
     """Read the floors, so that they cannot be raised before this transaction ends. Sent after the mark was made."""
     look_at_floors: str
     """Read the floors to show them."""
+    queue_for_floors: str
+    """PostgreSQL only: wait in turn for everybody who has read the floors so. To wait for their row is no turn: who
+    comes later shares it with those who have it, and the one who waits for all of them never gets it."""
     lock_floors: str
     """Read the floors, after everybody who has read them so; nobody reads them before this transaction ends."""
     store_floors: str

@@ -53,6 +53,7 @@ def mysql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         unmake_one=f"delete from {mark} where resource = {name}",
         read_floors=f"select floors from {floor} lock in share mode",
         look_at_floors=f"select floors from {floor}",
+        queue_for_floors="",
         lock_floors=f"select floors from {floor} for update",
         store_floors=f"update {floor} set floors = :floors",
         compact=f"""select convert(m.resource using utf8mb4) from {mark} as m

@@ -123,6 +123,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         # A new statement sees the floor that was committed while the one before it waited; FOR SHARE keeps it.
         read_floors=f"select floors from {floor} for share",
         look_at_floors=f"select floors from {floor}",
+        queue_for_floors=f"lock table {floor} in exclusive mode",
         lock_floors=f"select floors from {floor} for update",
         store_floors=f"update {floor} set floors = cast(:floors as text)",
         # A mark that is locked is in use. A holder may wait for the floor's row: waiting for him would be a deadlock.

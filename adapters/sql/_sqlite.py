@@ -56,6 +56,7 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
         unmake_one=f"delete from {mark} where resource = :resource",
         read_floors=f"select floors from {floor}",
         look_at_floors=f"select floors from {floor}",
+        queue_for_floors="",
         lock_floors=f"select floors from {floor}",
         store_floors=f"update {floor} set floors = :floors",
         compact=f"""delete from {mark} as m where m.issuer = :issuer and m.value < :floor

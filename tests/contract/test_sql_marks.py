@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from support import sql_doors
-from support.locks import wait_until_blocked
+from support.locks import blockers, wait_until_blocked
 from support.sql_doors import ISOLATION, marks, token, with_isolation
 from support.waiting import eventually
 
@@ -290,6 +290,31 @@ def test_a_mark_that_is_made_while_its_resource_is_given_away_is_not_overwritten
         with pytest.raises(errors.ContentionError):
             giving.result(60)
     assert marks(pg) == {"a": f"{issuer}/line-a/9"}
+
+
+def test_compacting_gets_its_turn_while_marks_are_being_made(pg: str, pool: ThreadPoolExecutor) -> None:
+    """Who makes a mark later waits behind it: where marks are made all the time it would wait for ever."""
+    raise_fence(sql_doors.engine(pg), "idle", token=token(3))
+    patient = SqlGuard(lock_timeout=60)
+    with psycopg.connect(pg, autocommit=True) as first, psycopg.connect(pg, autocommit=True) as third:
+
+        def later() -> None:
+            with third.transaction():
+                raise_fence(patient.on(third), "third", token=token(5))
+
+        with sql_doors.engine(pg).connect() as second:
+            pid = second.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+            with first.transaction():
+                raise_fence(first, "first", token=token(5))
+                compacting = pool.submit(compact, patient.on(second), token(4), idle=0)
+                wait_until_blocked(pg, pid, by=first.info.backend_pid)
+                late = pool.submit(later)
+                eventually(lambda: late.done() or blockers(pg, third.info.backend_pid), "the third waits, or is done")
+                assert not late.done()
+            assert compacting.result(60) == 1
+            second.commit()
+        late.result(60)
+    assert set(marks(pg)) == {"first", "third"}
 
 
 def test_compacting_waits_for_who_is_making_a_mark_and_leaves_marks_in_use(pg: str, pool: ThreadPoolExecutor) -> None:
