@@ -99,6 +99,9 @@ class Downstream(ABC):
         return tuple(one for one in Capability if one not in self.capabilities)
 
 
+LACKING = " does not offer: "
+"""What a skip says between the downstream's name and the capabilities."""
+
 _METHODS = {
     Capability.DELETE: ("delete", "delete(handle, resource)"),
     Capability.LOSE: ("lose", "lose(resource)"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fencing.testing._downstream import Downstream, check_methods
+from fencing.testing._downstream import LACKING, Downstream, check_methods
 
 OPTION = "--fencing-downstream"
 MARKER = "fencing_kit"
@@ -68,6 +68,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"not proved, since it is not offered: {capability.name} ({capability.value})")
         if not downstream.missing:
             terminalreporter.write_line("offers everything that the kit asks for")
+    if terminalreporter.hasopt("s"):
+        return  # pytest tells every skip by itself
+    skips = [report for report in terminalreporter.getreports("skipped") if MARKER not in report.keywords]
+    told = [report.longrepr[2] for report in skips if isinstance(report.longrepr, tuple)]
+    left_out = dict.fromkeys(reason.removeprefix("Skipped: ") for reason in told if LACKING in reason)
+    if left_out:
+        terminalreporter.write_sep("-", "the kit: not proved")
+        for reason in left_out:
+            terminalreporter.write_line(reason)
 
 
 class FencingKit(pytest.Module):

@@ -31,6 +31,17 @@ instance = MemoryDownstream()
 TEST_OF_THE_USER = "def test_of_the_user():\n    assert True\n"
 
 
+CONTRACT_OF_THE_USER = """
+import pytest
+from fencing.testing import GuardContract, RecordingDownstream
+
+class TestMine(GuardContract):
+    @pytest.fixture
+    def downstream(self):
+        return RecordingDownstream()
+"""
+
+
 def run_pytest(place: Path, *arguments: str, first: str = "") -> subprocess.CompletedProcess[str]:
     (place / "shopkit.py").write_text(MODULE)
     (place / "test_shop.py").write_text(TEST_OF_THE_USER)
@@ -74,6 +85,19 @@ def test_the_kit_alone_finds_a_broken_one(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED shopkit:broken::TestContract::test_check_and_write_are_one_step" in done.stdout
     assert "2 deselected" in done.stdout
+
+
+def test_what_a_contract_of_the_users_leaves_out_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(CONTRACT_OF_THE_USER)
+    chosen = ("test_mine.py", "-k", "key or stale_write or outlive")
+    done = run_pytest(tmp_path, *chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the kit: not proved" in done.stdout
+    assert done.stdout.count("recording memory does not offer: once=KEY: an effect applied at most once") == 1
+    assert done.stdout.count("recording memory does not offer: being closed and opened again") == 1
+    told = run_pytest(tmp_path, *chosen, "-rs").stdout
+    assert "the kit: not proved" not in told
+    assert "recording memory does not offer: once=KEY" in told
 
 
 def test_the_option_does_nothing_where_it_is_not_given_and_names_its_extra(tmp_path: Path) -> None:

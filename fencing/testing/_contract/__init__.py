@@ -10,7 +10,7 @@ from fencing.testing._contract._blocks import Failing, Several, Values
 from fencing.testing._contract._effects import Concurrent, Effects, SetUp
 from fencing.testing._contract._names import Names
 from fencing.testing._contract._verdicts import MissingMarks, Raising, Verdicts
-from fencing.testing._downstream import Downstream
+from fencing.testing._downstream import LACKING, Downstream
 from fencing.testing._harness import Harness
 
 
@@ -34,6 +34,6 @@ class GuardContract(Verdicts, MissingMarks, Raising, Failing, Several, Values, N
         facts = request.function.__dict__
         lacking = [one.value for one in facts.get("needs", ()) if not downstream.can(one)]
         if lacking:
-            pytest.skip(f"{downstream.name} does not offer: {'; '.join(lacking)}")
+            pytest.skip(f"{downstream.name}{LACKING}{'; '.join(lacking)}")
         with Harness(downstream, facts.get("on_missing")) as harness:
             yield harness
