@@ -158,6 +158,17 @@ def test_the_stale_are_refused_as_stale_whatever_their_age(address: str) -> None
         apply(address, "other", OLD, 5)
 
 
+def test_who_catches_the_refusal_and_commits_leaves_nothing_of_it(address: str) -> None:
+    apply(address, "first", YOUNG)
+    purge(address)
+    with sql_doors.engine(address).begin() as connection:
+        with pytest.raises(errors.KeyExpiredError):
+            fenced_write(connection, "a", effect=pytest.fail, token=token(9), once="old", began_at=OLD)
+        do(connection, PUT, id="other", owner=1)
+    assert (keys(address), marks(address)) == ({"first"}, {"a": "shop/line-a/5"})
+    assert ledger(address) == {"first": 5, "other": 1}
+
+
 def test_what_is_purged_and_what_stays(address: str) -> None:
     """A record stays if its effect was applied, or its work began, since then: and an hour longer than asked for."""
     for key, began_at in (("old", OLD), ("unsaid", None), ("recent", OLD), ("just", OLD), ("ahead", YOUNG)):
