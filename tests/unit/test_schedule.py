@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scheduler import _schedule
-from scheduler._crontext import ALIASES
+from scheduler._crontext import ALIASES, read_cron
 from scheduler._schedule import Schedule
 from scheduler._zones import ZoneSource
 from scheduler.errors import ScheduleError
@@ -114,6 +114,8 @@ def test_an_occurrence_keeps_its_wall_clock_key_when_new_zone_data_moves_its_ins
         ("0 h * * *", "hour", "h", "use jitter="),
         ("0 0 L-3 * *", "day-of-month", "L-3", "not understood"),
         ("0 0 LW * *", "day-of-month", "LW", "15W"),
+        ("0 15W * * *", "hour", "15W", "not understood"),
+        ("0 0 L5 * *", "day-of-month", "L5", "not understood"),
         ("0 0 32W * *", "day-of-month", "32W", "not within 1 to 31"),
         ("0 0 15W,20 * *", "day-of-month", "15W,20", "stands alone"),
         ("0 0 * * 5L", "day-of-week", "5L", "L5"),
@@ -163,6 +165,7 @@ def underlined(error: ScheduleError) -> str:
         ("0 0 * * * 2027", {}, "2027"),
         ("0 0 0 * * * 2027", {"seconds": True}, "2027"),
         ("0 0 * * 1" + "0" * 250, {}, "000"),
+        ("1,,2 * * * *", {}, ","),
         ("0 0 * * *", {"clock": "utc"}, "utc"),
         ("0 0 * * *", {"gap": ""}, None),
         ("0 0 * * *", {"start_at": datetime(2026, 1, 2)}, "2026-01-02 00:00:00"),
@@ -182,7 +185,8 @@ def test_no_more_and_no_less_than_what_is_wrong_is_underlined(expr, options, wro
 def test_too_few_fields_are_told_with_their_order(seconds, order):
     with pytest.raises(ScheduleError) as caught:
         Schedule("0 0 *", seconds=seconds)
-    told = str(caught.value).splitlines()[0]
+    told, _, carets = str(caught.value).splitlines()
+    assert (caught.value.position, carets.count("^")) == (5, 1)
     assert told.endswith(f"3 fields and {5 + seconds} are wanted {order}day-of-month, month, day-of-week)")
 
 
@@ -202,6 +206,27 @@ def test_a_long_text_is_shown_around_the_place():
     assert underlined(caught.value) == "mun"
 
 
+@pytest.mark.parametrize(
+    ("expr", "days"),
+    [
+        ("0 0 1-31 1-12 0-6", ("*", "*", "*")),
+        ("0 0 l dec-jan *", ("L", "1,12", "*")),
+        ("0 0 15w */12 fri-mon", ("15W", "1", "0,1,5,6")),
+        ("0 0 7 jan-jun/5 2#1,2#5", ("7", "1,6", "2#1,2#5")),
+        ("0 0 ? 2,1 l7", ("*", "1,2", "L0")),
+        ("0 0 31 11-3/2 0-7/3", ("31", "1,3,11", "0,3,6")),
+    ],
+)
+def test_the_days_of_a_rule_have_one_canonical_text(expr, days):
+    text = read_cron(expr, seconds=False)
+    assert (text.day, text.month, text.weekday) == days
+
+
+def test_a_step_as_long_as_the_field_names_its_first_value():
+    text = read_cron("*/60 10/60 */24 * * *", seconds=True)
+    assert (text.seconds, text.minutes, text.hours) == ((0,), (10,), (0,))
+
+
 def test_a_rule_of_256_characters_is_the_longest():
     longest = "0 0 * * " + "1," * 123 + "01"
     assert len(longest) == 256
@@ -209,6 +234,7 @@ def test_a_rule_of_256_characters_is_the_longest():
     with pytest.raises(ScheduleError, match="257 characters and 256 are allowed") as caught:
         Schedule("0" + longest)
     assert caught.value.position == 256
+    assert len(underlined(caught.value)) == 1
 
 
 @pytest.mark.parametrize(
