@@ -38,149 +38,6 @@ local SEQUENCE_DIGITS = 16 -- leading zeros: so they have the order of their num
 
 local token, writer, stamp = ARGV[1], ARGV[2], ARGV[3]
 
--- Judge the token and raise the marks; returns what refuses or answers the write, nil if its commands are to be executed.
--- One function with all that it needs in it: the usual write does without, and each function costs it as it is made.
-local function judge()
-  local marks, holder = ARGV[4] + 0, ARGV[5]
-  local on_missing, protocol, known, sent = string.match(ARGV[6], '^(%a+) (%d) (%d+)/?(%d*)$')
-  sent = sent ~= '' and sent
-
-  -- Whether the digits `a` are a larger number than the digits `b`. Lua's own numbers are doubles: they round above 2^53.
-  local function larger(a, b)
-    if #a ~= #b then return #a > #b end
-    for i = 1, #a do
-      local x, y = string.byte(a, i), string.byte(b, i)
-      if x ~= y then return x > y end
-    end
-    return false
-  end
-
-  -- Why the token is refused where the mark is another one; nil if it is newer.
-  local function refusal(mark)
-    local issuer, lineage, value = string.match(token, '^([^/]+)/([^/]+)/(%d+)$')
-    local its_issuer, its_lineage, its_value = string.match(mark, '^([^/]+)/([^/]+)/(%d+)$')
-    if its_issuer ~= issuer then return 'issuer' end
-    if its_value == value then return 'lineage' end
-    if not larger(value, its_value) then return 'stale' end
-  end
-
-  -- For one who takes a resource from another issuer: the token of an issuer that had it before, which refuses this one.
-  local function seen_before(key)
-    for at, its in string.gmatch(redis.call('HGET', key, 'adopted') or '', '(%d+) (%S+) [^\n]*') do
-      local verdict = its ~= token and refusal(its)
-      if verdict and verdict ~= 'issuer' then return verdict, its, at end
-    end
-  end
-
-  -- Microseconds since 1970, as text.
-  local function time()
-    local now = redis.call('TIME')
-    return now[1] .. string.format('%06d', now[2])
-  end
-
-  -- Refuse, and write down whom: fields that no verdict looks at.
-  local function refuse(verdict, i)
-    local now = time()
-    local mark = redis.call('HMGET', KEYS[i], 'token', 'holder', 'at')
-    local answer = {verdict, i - 1, mark[1], mark[2], mark[3], now}
-    if not string.match(mark[1], '^[^/]+/[^/]+/%d+$') then return answer end -- something else: the caller says so
-    local line = verdict .. ' ' .. token .. ' ' .. now .. ' ' .. string.gsub(string.sub(holder, 1, 255), '%c', ' ') .. '\n'
-    local before = redis.call('HGET', KEYS[i], 'refused') or ''
-    local kept = string.match(line .. before, '^' .. string.rep('[^\n]*\n?', KEPT_REFUSALS))
-    redis.call('HSET', KEYS[i], 'refused', kept)
-    redis.call('HINCRBY', KEYS[i], 'refusals', 1)
-    return answer
-  end
-
-  -- Whether this server may throw away a key that has no time to live: then a missing mark proves nothing.
-  local function evicts_marks()
-    local memory = redis.call('INFO', 'memory')
-    local allkeys = string.find(memory, 'maxmemory_policy:allkeys', 1, true)
-    return allkeys and not string.find(memory, '\nmaxmemory:0\r', 1, true)
-  end
-
-  -- What to answer to a write that is not the next one of a writer whose last one is known; nil if it is.
-  local function repeated(last)
-    local space = string.find(last, ' ', 1, true)
-    local its_stamp = string.sub(last, 1, space - 1)
-    if its_stamp == stamp then
-      local kept = string.sub(last, space + 1)
-      if kept == '' then return {'applied'} end
-      if kept == '+' then return {'applied', {1, {ok = 'OK'}}} end
-      return {'applied', cmsgpack.unpack(kept)}
-    end
-    if string.match(its_stamp, '^%d+') + 0 >= string.match(stamp, '^%d+') + 0 then
-      return {'again', redis.call('HGET', KEYS[1], 'generation') or '0'}
-    end
-  end
-
-  -- Whether the mark was set after this write was first sent, by the same clock. Then it is no evidence: the one before it
-  -- may have been lost, and with it that the write was executed.
-  local function is_younger(key)
-    return sent and redis.call('HGET', key, 'at') + 0 >= sent + 0
-  end
-
-  local advances, repeats, adopted = {}, {}, {}
-  local is_new = true
-  for i = 1, marks do
-    local mark = redis.call('HMGET', KEYS[i], 'token', writer)
-    if not mark[1] then
-      if redis.call('EXISTS', KEYS[i]) == 1 then return {'foreign', i - 1} end
-      if on_missing == 'reject' then return {'missing', i - 1} end
-      if on_missing == 'create' and evicts_marks() then return {'evictable', i - 1} end
-      advances[#advances + 1] = KEYS[i]
-    elseif mark[1] ~= token then
-      local verdict = refusal(mark[1])
-      if verdict == 'issuer' and on_missing == 'adopt' and string.match(mark[1], '^[^/]+/[^/]+/%d+$') then
-        local before, its, at = seen_before(KEYS[i])
-        if before then return {before, i - 1, its, '', at, time()} end
-        adopted[KEYS[i]] = time() .. ' ' .. mark[1] .. ' ' .. stamp
-        verdict = nil
-      end
-      if verdict then return refuse(verdict, i) end
-      if is_younger(KEYS[i]) then return {'again', '0'} end
-      advances[#advances + 1] = KEYS[i]
-    elseif i > 1 or writer == 'writer:' then
-      repeats[#repeats + 1] = KEYS[i]
-    elseif mark[2] then
-      is_new = false
-      local answer = repeated(mark[2])
-      if answer then
-        -- Written to again, so that a WAIT that follows on this connection covers it.
-        redis.call('HSET', KEYS[1], 'token', token)
-        return answer
-      end
-    else
-      local generation = redis.call('HGET', KEYS[1], 'generation') or '0'
-      if generation ~= known or is_younger(KEYS[1]) then return {'again', generation} end
-    end
-  end
-
-  if #advances > 0 then
-    local at = time()
-    for _, key in ipairs(advances) do
-      local told = redis.call('HMGET', key, 'refused', 'refusals', 'adopted')
-      redis.call('UNLINK', key)
-      redis.call('HSET', key, 'token', token, 'holder', holder, 'at', at)
-      if told[1] then redis.call('HSET', key, 'refused', told[1], 'refusals', told[2]) end
-      local acts = adopted[key] and adopted[key] .. '\n' .. (told[3] or '') or told[3]
-      if acts then redis.call('HSET', key, 'adopted', acts) end
-    end
-  end
-  -- A write even where nothing changes, as above.
-  for _, key in ipairs(repeats) do redis.call('HSET', key, 'holder', holder) end
-  if writer == 'writer:' then return {1} end
-  if is_new and redis.call('HLEN', KEYS[1]) > WRITERS then
-    local forgotten = {}
-    for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-      if string.sub(field, 1, 7) == 'writer:' then forgotten[#forgotten + 1] = field end
-    end
-    redis.call('HDEL', KEYS[1], unpack(forgotten))
-    -- The time, not a count: a replica that is promoted without having heard of a generation would count to it again.
-    redis.call('HSET', KEYS[1], 'generation', time())
-  end
-end
-
 -- A script of the caller's: EVAL, its text, how many keys, the keys, the other arguments. It sees them as KEYS and ARGV,
 -- and what it raises is the reply, as redis.pcall gives it.
 local function run_script(first, after)
@@ -194,9 +51,156 @@ local function run_script(first, after)
   return {err = type(reply) == 'table' and reply.err or tostring(reply)}
 end
 
--- The usual write: the next one of a writer whose last one is known, under the token that the one mark has.
+-- The usual write: the next one of a writer whose last one is known, under the token that the one mark has. It does
+-- without the functions in this block, each of which costs something as it is made.
 local last = ARGV[4] == '1' and redis.call('HMGET', KEYS[1], 'token', writer)
 if not (last and last[2] and last[1] == token and last[2] < string.sub(stamp, 1, SEQUENCE_DIGITS)) then
+  -- Judge the token and raise the marks; returns what refuses or answers the write, nil if its commands are to be
+  -- executed.
+  local function judge()
+    local marks, holder = ARGV[4] + 0, ARGV[5]
+    local on_missing, protocol, known, sent = string.match(ARGV[6], '^(%a+) (%d) (%d+)/?(%d*)$')
+    sent = sent ~= '' and sent
+
+    -- Whether the digits `a` are a larger number than the digits `b`. Lua's own numbers are doubles, which round above
+    -- 2^53.
+    local function larger(a, b)
+      if #a ~= #b then return #a > #b end
+      for i = 1, #a do
+        local x, y = string.byte(a, i), string.byte(b, i)
+        if x ~= y then return x > y end
+      end
+      return false
+    end
+
+    -- Why the token is refused where the mark is another one; nil if it is newer.
+    local function refusal(mark)
+      local issuer, lineage, value = string.match(token, '^([^/]+)/([^/]+)/(%d+)$')
+      local its_issuer, its_lineage, its_value = string.match(mark, '^([^/]+)/([^/]+)/(%d+)$')
+      if its_issuer ~= issuer then return 'issuer' end
+      if its_value == value then return 'lineage' end
+      if not larger(value, its_value) then return 'stale' end
+    end
+
+    -- For one who takes a resource from another issuer: the token of an issuer that had it before, which refuses this
+    -- one.
+    local function seen_before(key)
+      for at, its in string.gmatch(redis.call('HGET', key, 'adopted') or '', '(%d+) (%S+) [^\n]*') do
+        local verdict = its ~= token and refusal(its)
+        if verdict and verdict ~= 'issuer' then return verdict, its, at end
+      end
+    end
+
+    -- Microseconds since 1970, as text.
+    local function time()
+      local now = redis.call('TIME')
+      return now[1] .. string.format('%06d', now[2])
+    end
+
+    -- Refuse, and write down whom: fields that no verdict looks at.
+    local function refuse(verdict, i)
+      local now = time()
+      local mark = redis.call('HMGET', KEYS[i], 'token', 'holder', 'at')
+      local answer = {verdict, i - 1, mark[1], mark[2], mark[3], now}
+      if not string.match(mark[1], '^[^/]+/[^/]+/%d+$') then return answer end -- something else: the caller says so
+      local whose = string.gsub(string.sub(holder, 1, 255), '%c', ' ')
+      local line = verdict .. ' ' .. token .. ' ' .. now .. ' ' .. whose .. '\n'
+      local before = redis.call('HGET', KEYS[i], 'refused') or ''
+      local kept = string.match(line .. before, '^' .. string.rep('[^\n]*\n?', KEPT_REFUSALS))
+      redis.call('HSET', KEYS[i], 'refused', kept)
+      redis.call('HINCRBY', KEYS[i], 'refusals', 1)
+      return answer
+    end
+
+    -- Whether this server may throw away a key that has no time to live: then a missing mark proves nothing.
+    local function evicts_marks()
+      local memory = redis.call('INFO', 'memory')
+      local allkeys = string.find(memory, 'maxmemory_policy:allkeys', 1, true)
+      return allkeys and not string.find(memory, '\nmaxmemory:0\r', 1, true)
+    end
+
+    -- What to answer to a write that is not the next one of a writer whose last one is known; nil if it is.
+    local function repeated(last)
+      local space = string.find(last, ' ', 1, true)
+      local its_stamp = string.sub(last, 1, space - 1)
+      if its_stamp == stamp then
+        local kept = string.sub(last, space + 1)
+        if kept == '' then return {'applied'} end
+        if kept == '+' then return {'applied', {1, {ok = 'OK'}}} end
+        return {'applied', cmsgpack.unpack(kept)}
+      end
+      if string.match(its_stamp, '^%d+') + 0 >= string.match(stamp, '^%d+') + 0 then
+        return {'again', redis.call('HGET', KEYS[1], 'generation') or '0'}
+      end
+    end
+
+    -- Whether the mark was set after this write was first sent, by the same clock. Then it is no evidence: the one before
+    -- it may have been lost, and with it that the write was executed.
+    local function is_younger(key)
+      return sent and redis.call('HGET', key, 'at') + 0 >= sent + 0
+    end
+
+    local advances, repeats, adopted = {}, {}, {}
+    local is_new = true
+    for i = 1, marks do
+      local mark = redis.call('HMGET', KEYS[i], 'token', writer)
+      if not mark[1] then
+        if redis.call('EXISTS', KEYS[i]) == 1 then return {'foreign', i - 1} end
+        if on_missing == 'reject' then return {'missing', i - 1} end
+        if on_missing == 'create' and evicts_marks() then return {'evictable', i - 1} end
+        advances[#advances + 1] = KEYS[i]
+      elseif mark[1] ~= token then
+        local verdict = refusal(mark[1])
+        if verdict == 'issuer' and on_missing == 'adopt' and string.match(mark[1], '^[^/]+/[^/]+/%d+$') then
+          local before, its, at = seen_before(KEYS[i])
+          if before then return {before, i - 1, its, '', at, time()} end
+          adopted[KEYS[i]] = time() .. ' ' .. mark[1] .. ' ' .. stamp
+          verdict = nil
+        end
+        if verdict then return refuse(verdict, i) end
+        if is_younger(KEYS[i]) then return {'again', '0'} end
+        advances[#advances + 1] = KEYS[i]
+      elseif i > 1 or writer == 'writer:' then
+        repeats[#repeats + 1] = KEYS[i]
+      elseif mark[2] then
+        is_new = false
+        local answer = repeated(mark[2])
+        if answer then
+          -- Written to again, so that a WAIT that follows on this connection covers it.
+          redis.call('HSET', KEYS[1], 'token', token)
+          return answer
+        end
+      else
+        local generation = redis.call('HGET', KEYS[1], 'generation') or '0'
+        if generation ~= known or is_younger(KEYS[1]) then return {'again', generation} end
+      end
+    end
+
+    if #advances > 0 then
+      local at = time()
+      for _, key in ipairs(advances) do
+        local told = redis.call('HMGET', key, 'refused', 'refusals', 'adopted')
+        redis.call('UNLINK', key)
+        redis.call('HSET', key, 'token', token, 'holder', holder, 'at', at)
+        if told[1] then redis.call('HSET', key, 'refused', told[1], 'refusals', told[2]) end
+        local acts = adopted[key] and adopted[key] .. '\n' .. (told[3] or '') or told[3]
+        if acts then redis.call('HSET', key, 'adopted', acts) end
+      end
+    end
+    -- A write even where nothing changes, as above.
+    for _, key in ipairs(repeats) do redis.call('HSET', key, 'holder', holder) end
+    if writer == 'writer:' then return {1} end
+    if is_new and redis.call('HLEN', KEYS[1]) > WRITERS then
+      local forgotten = {}
+      for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+        if string.sub(field, 1, 7) == 'writer:' then forgotten[#forgotten + 1] = field end
+      end
+      redis.call('HDEL', KEYS[1], unpack(forgotten))
+      -- The time, not a count: a replica that is promoted without having heard of a generation would count to it again.
+      redis.call('HSET', KEYS[1], 'generation', time())
+    end
+  end
+
   local answer = judge()
   if answer then return answer end
 end

@@ -207,7 +207,12 @@ LUA: dict[str, tuple[str, tuple[str, ...], list[tuple[str, str]]]] = {
     "marks raised one by one": (
         "no report known",
         MACHINE,
-        [("advances[#advances + 1] = KEYS[i]\n    elseif", f"{_SET} advances[#advances + 1] = KEYS[i]\n    elseif")],
+        [
+            (
+                "advances[#advances + 1] = KEYS[i]\n      elseif",
+                f"{_SET} advances[#advances + 1] = KEYS[i]\n      elseif",
+            )
+        ],
     ),
 }
 
