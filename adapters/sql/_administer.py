@@ -98,7 +98,7 @@ def adopt(
         in_row = yield from options.lock_in_row(tx, name)
         before = kept if in_row is None else in_row.token
         new = wanted
-        acts = yield from read_acts(sql, "adopt", name, _ALL)
+        acts = yield from read_acts(sql, "adopt", name, _ALL, decides=True)
         known = [
             Token(detail["value"], detail["issuer"], detail["lineage"])
             for *_, detail in acts

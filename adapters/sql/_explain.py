@@ -48,9 +48,13 @@ def explaining(sql: Dialect, downstream: str, resource: str, in_row: Mark | None
     return Explanation(downstream, resource, mark, tuple(known), tuple(acts))
 
 
-def read_acts(sql: Dialect, kind: str, resource: str | None, limit: int = 20) -> Plan[list[Act]]:
-    """The newest acts of a kind, of one resource."""
-    rows = yield Statement(sql.read_acts, {"kind": kind, "resource": resource, "limit": limit})
+def read_acts(
+    sql: Dialect, kind: str, resource: str | None, limit: int = 20, *, decides: bool = False
+) -> Plan[list[Act]]:
+    """The newest acts of a kind, of one resource. ``decides``: as they are, whatever the transaction's snapshot."""
+    # On PostgreSQL a stricter level meets the mark or the floor that came with such an act, which are locked.
+    ending = " lock in share mode" if decides and sql.name == "mysql" else ""
+    rows = yield Statement(sql.read_acts + ending, {"kind": kind, "resource": resource, "limit": limit})
     return [(sql.moment(at), actor, reason, json.loads(detail)) for at, actor, reason, detail in rows]
 
 

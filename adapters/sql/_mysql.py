@@ -36,9 +36,11 @@ def mysql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
             raised = if({_PASSES}, raised + 1, raised),
             lineage = if(issuer = values(issuer) and value < values(value), values(lineage), lineage),
             value = if(issuer = values(issuer) and value < values(value), values(value), value)"""
+    # A locking read, as of the marks: at an old snapshot a mark would go whose act it does not show.
     taken_over = f"""select 1 from {act} as a where a.kind = 'adopt' and a.resource = m.resource
         and cast(json_value(a.detail, '$.value') as signed) >= coalesce((select cast(json_unquote(json_extract(
-            f.floors, concat('$."', json_value(a.detail, '$.issuer'), '"'))) as signed) from {floor} as f), 0)"""
+            f.floors, concat('$."', json_value(a.detail, '$.issuer'), '"'))) as signed) from {floor} as f), 0)
+        lock in share mode"""
     return Dialect(
         name="mysql",
         raise_one=f"insert into {mark} ({into}) values ({row}) {upsert}",

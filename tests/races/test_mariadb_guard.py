@@ -14,7 +14,7 @@ from support.mariadb import MariaDB
 from support.sql_doors import PUT, do, ledger, marks, token
 from support.waiting import eventually
 
-from adapters.sql import RowGuard, SqlGuard, fenced_statement, row_mark_columns
+from adapters.sql import RowGuard, SqlGuard, adopt, compact, fenced_statement, row_mark_columns
 from fencing import Token, errors, fenced_write, raise_fence
 
 WAITS = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT' and trx_mysql_thread_id = {}"
@@ -132,6 +132,20 @@ def test_an_old_snapshot_does_not_hide_a_newer_mark(bank: str, level: str) -> No
         with pytest.raises(errors.StaleTokenError):
             put(connection, token(5))
     assert ledger(bank) == {}
+
+
+def test_an_old_snapshot_does_not_hide_to_whom_a_resource_was_given(bank: str) -> None:
+    """What a person decides by is read as it is: else a resource would be opened to old tokens of an issuer."""
+    etcd = token(50, "l", "etcd")
+    raise_fence(sql_doors.engine(bank), "a", "b", token=etcd)
+    with bind(bank).connect() as connection:
+        connection.execute(sa.text("select count(*) from fencing_act"))
+        for resource in ("a", "b"):
+            adopt(sql_doors.engine(bank), resource, token(10), "moved")
+        with pytest.raises(ValueError, match="open it to older"):
+            adopt(connection, "a", token(3, "l", "etcd"), "and back")
+        assert compact(connection, token(20), idle=0) == 0
+    assert marks(bank) == {"a": "shop/line-a/10", "b": "shop/line-a/10"}
 
 
 @pytest.mark.parametrize("level", LEVELS)
