@@ -31,7 +31,7 @@ _LINGER = 0.05
 """Seconds for which a known end waits for the next commit that is made anyway, before it gets one of its own."""
 
 _GATHER = 0.002
-"""Seconds for which a hand-over waits for others to commit with it, while most connections are at work elsewhere."""
+"""Seconds for which a hand-over waits for the other connections that are at work, to commit with them."""
 
 _SETTLE_FOR = 600.0
 """Seconds for which a running relay offers a known result to a database that does not answer. Nobody can take the row
@@ -193,13 +193,13 @@ class Commits:
                 first.wake()
 
     def _are_enough(self) -> bool:
-        """Whether half of the connections that are at work wait at the gate: then one of them commits for all.
+        """Whether all connections that are at work wait at the gate; whoever comes last commits for all, so that
+        nobody is woken for that.
 
-        A commit costs much the same for one row and for ten. While one half waits for it, the other keeps the server
-        busy: with fewer there are more commits, with more the server waits. Whoever makes up the half commits, so
-        that nobody is woken for that.
+        A commit costs much the same for one row and for ten, more than all the rest of a message. The server pays for
+        a small group too: it is woken for each connection by itself.
         """
-        return len(self._gates) >= (self._at_work + 1) // 2
+        return len(self._gates) >= self._at_work
 
     def end(self, end: End) -> None:
         """Hand in how a row ended. It is written with the next commit, or by itself a moment later."""

@@ -216,7 +216,7 @@ def test_what_waits_for_a_commit_goes_together_with_the_next_one(pg: Engine) -> 
     commits.close()
 
 
-def test_half_of_the_connections_at_work_commit_together(pg: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connections_at_work_commit_together(pg: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     put(pg, "k0", "k1", "k2", "k3")
     claim = Claim("relay", CounterLeases(pg).token(), 60)
     numbers = [row.id for row in Database(pg).run(lambda dialect: claim_plan(claim, 4, 5, dialect)).rows]
@@ -233,7 +233,7 @@ def test_half_of_the_connections_at_work_commit_together(pg: Engine, monkeypatch
 
     commits._line.run = counting  # type: ignore[method-assign]
     monkeypatch.setattr(_commits, "_GATHER", 600.0)  # nobody's moment is over in this test
-    with commits.delivery(), commits.delivery(), commits.delivery():  # of three, two are enough
+    with commits.delivery(), commits.delivery():
         first = threading.Thread(target=lambda: commits.gate(claim, numbers[0], {}))
         first.start()
         eventually(lambda: bool(commits._gates), "the first one waits for another")
@@ -244,7 +244,7 @@ def test_half_of_the_connections_at_work_commit_together(pg: Engine, monkeypatch
         commits.gate(claim, numbers[2], {})
     assert together == [4, 2]
     monkeypatch.setattr(_commits, "_GATHER", 0.001)
-    with commits.delivery(), commits.delivery(), commits.delivery():  # nor one that nobody joins, for long
+    with commits.delivery(), commits.delivery():  # nor one that nobody joins, for long
         commits.gate(claim, numbers[3], {})
     assert together == [4, 2, 1]
     commits.close()
@@ -332,7 +332,7 @@ def test_a_hand_over_whose_wait_is_broken_off_leaves_the_others_theirs(
 
     run, commits._line.run = commits._line.run, interrupted  # type: ignore[method-assign]
     monkeypatch.setattr(_commits, "_GATHER", 600.0)
-    with commits.delivery(), commits.delivery(), commits.delivery():
+    with commits.delivery(), commits.delivery():
         threads[0].start()
         eventually(lambda: len(commits._gates) == 1, "one goes with it")
         with pytest.raises(KeyboardInterrupt):
