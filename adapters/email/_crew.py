@@ -49,7 +49,7 @@ class Crew:
             self._rows.extend((run, row) for row in rows)
             self._changed.notify_all()
         if self._stop.is_set():
-            self._release_all()  # whoever would have served them may have gone already
+            self.give_back()  # whoever would have served them may have gone already
 
     def wait_for_room(self, low: int) -> bool:
         """Wait a moment until at most ``low`` rows wait; whether that is so."""
@@ -79,7 +79,7 @@ class Crew:
         try:
             self._serve(True)
         finally:
-            self._release_all()
+            self.give_back()
             for thread in self._threads:
                 thread.join()
             commits.flush()
@@ -92,7 +92,7 @@ class Crew:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        self._release_all()
+        self.give_back()
 
     def _serve(self, once: bool = False) -> None:
         session = self._transport.session()
@@ -140,7 +140,7 @@ class Crew:
                 kept -= 0.5
                 if kept == 0:
                     _close(session)
-        self._release_all()
+        self.give_back()
         return None
 
     def _give_up(self, run: BatchRun, why: str, rows: tuple[Row, ...]) -> None:
@@ -148,9 +148,10 @@ class Crew:
         run.counts.unavailable = why
         self._circuit.fail()
         run.release(rows)
-        self._release_all()
+        self.give_back()
 
-    def _release_all(self) -> None:
+    def give_back(self) -> None:
+        """Give back what was not begun: whoever could serve it may be waiting for an answer for a long time."""
         with self._changed:
             rows = list(self._rows)
             self._rows.clear()

@@ -170,7 +170,7 @@ class Relay:
         """
         commits = Commits(self._database, self._through, stop)
         self._crew = crew = Crew(self._transport, self._connections, self._pace, self._circuit, self._idle, stop)
-        threading.Thread(target=self._wake_at, args=(stop,), name="outbox-stop", daemon=True).start()
+        threading.Thread(target=self._wake_at, args=(stop, crew), name="outbox-stop", daemon=True).start()
         feeders = [
             threading.Thread(target=self._feed, args=(number, crew, commits, stop), name=f"outbox-claim-{number}")
             for number in range(_AHEAD)
@@ -187,10 +187,11 @@ class Relay:
             commits.close()
             self._crew = None
 
-    def _wake_at(self, stop: threading.Event) -> None:
+    def _wake_at(self, stop: threading.Event, crew: Crew) -> None:
         stop.wait()
         _log.info("outbox: the relay %s stops: it finishes what it has in hand and gives the rest back", self.owner)
         self._woken.set()
+        crew.give_back()
 
     def _feed(self, number: int, crew: Crew, commits: Commits, stop: threading.Event) -> None:
         """Claim batch after batch, each once there is room for it; hold each until its last row is settled."""

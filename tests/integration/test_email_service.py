@@ -36,6 +36,7 @@ from adapters.email._outcome import Settlement
 from adapters.email._rescue import rescue_plan
 from adapters.email._settle import Through, dispatch_plan, group_plan, release_plan, sent_plan, settle_plan
 from adapters.email._states import RecipientState
+from adapters.email.testing import HeldAnswer
 from fencing import Lease
 from scheduler.console.embedded import Drop, Exchange, SmtpSink
 
@@ -359,6 +360,23 @@ def test_a_running_relay_gives_back_what_it_has_not_begun(engine: Engine, smtp_s
     found = states(engine)
     assert found.pop("sent") == len(smtp_sink.received) <= 2
     assert found == {"pending": 10 - len(smtp_sink.received)}
+
+
+def test_what_was_not_begun_is_given_back_while_a_stopping_relay_waits_for_an_answer(
+    engine: Engine, smtp_sink: SmtpSink
+) -> None:
+    """The answer to a final dot may take ten minutes; another relay can serve the others meanwhile."""
+    held = HeldAnswer(most=300)
+    put(engine, *(f"k{number}" for number in range(5)))
+    with smtp_sink.failing(held), Serving(relay(engine, smtp(smtp_sink), idle=0.05)) as stop:
+        try:
+            assert held.arrived.wait(60)
+            assert states(engine) == {"claimed": 4, "dispatching": 1}
+            stop.set()
+            eventually(lambda: states(engine) == {"pending": 4, "dispatching": 1}, "they are given back")
+        finally:
+            held.release()
+    assert states(engine) == {"pending": 4, "sent": 1}
 
 
 def test_an_end_that_cannot_be_written_keeps_no_other_from_it(engine: Engine) -> None:
