@@ -72,7 +72,7 @@ create table {schema}.job (
     -- Of the enqueuing: W3C Trace Context, traceparent and tracestate.
     trace jsonb,
     -- Three versions of a job's row come to be, and each has its entry: with room for them a leaf is not searched for old ones again and again.
-    primary key (id) with (fillfactor = 50)
+    primary key (id) with (fillfactor = 70)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 -- In the order of the claim: one range per task, so that a worker never reads past jobs that it cannot run.
