@@ -21,6 +21,10 @@ class _Compiled:
     literals: Mapping[str, Any]
     defaults: Mapping[str, Any]
     processors: Mapping[str, Callable[[Any], Any]]
+    calls: Mapping[str, Callable[[], Any]]
+    """What gives the values of parameters that say so, each time."""
+    expanding: Any
+    """The compiler, if the text depends on how many values a parameter has (``IN``); else None."""
     plain: bool
     """Whether there is nothing to make or to process."""
 
@@ -43,10 +47,18 @@ def compiled(construct: ClauseElement, params: Mapping[str, Any]) -> tuple[str |
     made = {
         name: default.arg if default.is_scalar else default.arg(_NoContext()) for name, default in one.defaults.items()
     }
-    values = {**one.literals, **made, **params}
-    for name, process in one.processors.items():
-        values[name] = process(values[name])
-    return one.text, values
+    called = {name: call() for name, call in one.calls.items() if name not in params}
+    values = {**one.literals, **called, **made, **params}
+    if one.expanding is None:
+        for name, process in one.processors.items():
+            values[name] = process(values[name])
+        return one.text, values
+    state = one.expanding.construct_expanded_state(values)
+    values = dict(state.parameters)
+    for name, process in {**one.processors, **state.processors}.items():
+        if name in values:
+            values[name] = process(values[name])
+    return encoded(state.statement), values
 
 
 def _remember(construct: ClauseElement) -> _Compiled:
@@ -63,18 +75,23 @@ def _remember(construct: ClauseElement) -> _Compiled:
 
 
 def _compile(construct: ClauseElement) -> _Compiled:
-    made: Any = construct.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+    made: Any = construct.compile(dialect=_DIALECT)
     processors = {}
     for bind, name in made.bind_names.items():
         process = bind.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)
         if process is not None:
             processors[name] = process
-    literals = {name: bind.effective_value for bind, name in made.bind_names.items() if not bind.required}
+    calls = {name: bind.callable for bind, name in made.bind_names.items() if bind.callable is not None}
+    literals = {
+        name: bind.value for bind, name in made.bind_names.items() if not bind.required and bind.callable is None
+    }
     unnamed = [(column, column.default) for column in made.insert_prefetch]
     unnamed += [(column, column.onupdate) for column in made.update_prefetch]
     # Asked for only then: a construct that is no INSERT or UPDATE has no such names.
     defaults = {made._within_exec_param_key_getter(column): default for column, default in unnamed}
-    return _Compiled(encoded(made.string), literals, defaults, processors, not (defaults or processors))
+    expanding = made if made.post_compile_params or made.literal_execute_params else None
+    plain = not (defaults or processors or calls or expanding)
+    return _Compiled(encoded(made.string), literals, defaults, processors, calls, expanding, plain)
 
 
 class _NoContext:

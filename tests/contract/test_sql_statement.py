@@ -165,6 +165,27 @@ def test_columns_that_are_not_named_have_the_defaults_of_python(pg: str, kind: s
         assert bare.execute("select scalar, called, given from filled where id = 1").fetchone() == ([2], "changed", "y")
 
 
+@pytest.mark.parametrize("kind", ["psycopg", "engine"])
+def test_parameters_whose_value_or_number_is_known_only_as_it_is_sent(pg: str, kind: str) -> None:
+    """Kept statements: what one sending has looked up or spelled out is not sent again with the next."""
+    owner = [0]
+    key = LEDGER.c.id == sa.bindparam("key")
+    called = sa.update(LEDGER).where(key).values(owner=sa.bindparam("o", callable_=lambda: owner[0]))
+    among = sa.update(LEDGER).where(key, LEDGER.c.owner.in_(sa.bindparam("among", expanding=True))).values(owner=8)
+    listed = sa.update(LEDGER).where(key, LEDGER.c.owner.in_([8, 9])).values(owner=9)
+    with psycopg.connect(pg, autocommit=True) as bare:
+        target = bare if kind == "psycopg" else sql_doors.engine(pg)
+        bare.execute("insert into ledger values ('a', 0)")
+        for number in (1, 2, 3):
+            owner[0] = number
+            fenced_statement(target, "a", called, {"key": "a"}, token=token(1))
+            assert ledger(pg) == {"a": number}
+        for values, count in (([1], 0), ([2, 3], 1), ([2, 3], 0), ([], 0)):
+            assert fenced_statement(target, "a", among, {"key": "a", "among": values}, token=token(1)).count == count
+        assert fenced_statement(target, "a", listed, {"key": "a"}, token=token(1)).count == 1
+    assert ledger(pg) == {"a": 9}
+
+
 def test_a_default_that_needs_sqlalchemy_is_said(pg: str) -> None:
     table = sa.Table(
         "filled",
