@@ -236,22 +236,19 @@ class _Asking(_Knowing):
     server that wakes for each. It works under private names. Where one is gone, psycopg does it in its own way.
     """
 
-    _asks = False
-
-    def _maybe_prepare_gen(self, *args: Any, **options: Any) -> Any:
-        found = yield from super()._maybe_prepare_gen(*args, **options)  # type: ignore[misc]
-        if self._asks:
-            connection: Any = self.connection  # type: ignore[attr-defined]
-            queue = connection._pipeline.command_queue
-            commands = (*queue, connection.pgconn.send_flush_request)
-            queue.clear()
-            queue.append(partial(_run_all, commands))
-        return found
-
     def _ask_gen(self, query: Text, params: Any) -> Any:
-        self._asks = True
-        yield from self._execute_gen(query, params)  # type: ignore[attr-defined]
-        yield from self.connection._pipeline._fetch_gen(flush=False)  # type: ignore[attr-defined]
+        cursor: Any = self
+        connection = cursor.connection
+        pipeline = connection._pipeline
+        yield from cursor._start_query(query)
+        yield from cursor._maybe_prepare_gen(cursor._convert_query(query, params))
+        queue = pipeline.command_queue
+        commands = (*queue, connection.pgconn.send_flush_request)
+        queue.clear()
+        queue.append(partial(_run_all, commands))
+        yield from pipeline._communicate_gen()
+        yield from pipeline._fetch_gen(flush=False)
+        yield from connection._prepared.maintain_gen(connection)
 
 
 def _run_all(commands: Iterable[Callable[[], Any]]) -> None:
@@ -285,10 +282,10 @@ class _AsyncOwnCursor(_Asking, psycopg.AsyncCursor[tuple[Any, ...]]):
 
 def _can_ask(connection: Any) -> bool:
     pipeline = getattr(connection, "_pipeline", None)
-    return _HAS_GENERATORS and hasattr(pipeline, "command_queue") and hasattr(pipeline, "_fetch_gen")
+    return _HAS_NAMES and hasattr(pipeline, "command_queue") and hasattr(pipeline, "_fetch_gen")
 
 
-_HAS_GENERATORS = hasattr(psycopg.Cursor, "_execute_gen") and hasattr(psycopg.Cursor, "_maybe_prepare_gen")
+_HAS_NAMES = all(hasattr(psycopg.Cursor, name) for name in ("_start_query", "_convert_query", "_maybe_prepare_gen"))
 
 
 def psycopg_tx(target: Any, bind: Any, read_only: bool, tables: str) -> Any:

@@ -438,7 +438,7 @@ def test_the_callers_factories_and_stream_options_do_not_matter(pg: str) -> None
 @pytest.fixture(params=["in one packet", "as psycopg does"])
 def pipelined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How a guard in a pipeline sends and waits: as it does, and where psycopg's private names are gone."""
-    monkeypatch.setattr(_psycopg, "_HAS_GENERATORS", request.param == "in one packet" and _psycopg._HAS_GENERATORS)
+    monkeypatch.setattr(_psycopg, "_HAS_NAMES", request.param == "in one packet" and _psycopg._HAS_NAMES)
 
 
 @pytest.mark.usefixtures("pipelined")
