@@ -268,7 +268,7 @@ class Write:
             "the commands before it remain, those after it were not executed",
             index=failed,
         )
-        tape.settle(before[1:], error)
+        tape.settle(None if before is None else before[1:], error)
 
     def _wait_for_replicas(self) -> Dialogue[None]:
         wanted, limit = self._terms.durability.replicas, self._terms.durability.milliseconds

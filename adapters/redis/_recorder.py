@@ -33,6 +33,7 @@ class Tape:
         "_calls",
         "_encoder",
         "_end",
+        "_not_kept",
         "_replies",
         "_sealed",
         "_slot",
@@ -56,6 +57,7 @@ class Tape:
         self._sealed = False
         self._replies: Sequence[Any] | None = None
         self._end: BaseException | None = None
+        self._not_kept: OutcomeUnknownError | None = None
         self._values: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -117,13 +119,17 @@ class Tape:
         self._sealed = True
 
     def settle(self, replies: Sequence[Any] | None, error: EffectError | None = None) -> None:
-        """The commands were executed, up to the one that failed with ``error``. No replies: they were not kept."""
-        self._replies = replies
+        """The commands were executed, up to the one that failed with ``error``. No replies: they were not kept.
+
+        Asked again (the answer of ``WAIT`` was lost), it may be that they are not kept and are known all the same.
+        """
         self._end = error
-        if replies is None:
-            self._end = OutcomeUnknownError(
+        if replies is None and self._replies is None:
+            self._not_kept = OutcomeUnknownError(
                 "it was executed once; its reply was lost, and too large for the server to keep: read the data"
             )
+        elif replies is not None:
+            self._replies = replies
 
     def abandon(self, error: BaseException) -> None:
         """The write ended with ``error``: refused, unknown, or never sent."""
@@ -146,6 +152,8 @@ class Tape:
         if end is not None and not isinstance(end, EffectError):
             kind = OutcomeUnknownError if isinstance(end, OutcomeUnknownError) else FencingError
             raise kind(f"{name} has no reply: {type(end).__name__}: {end}") from end
+        if self._not_kept is not None:
+            raise OutcomeUnknownError(f"{name} has no reply: {self._not_kept}") from self._not_kept
         if self._replies is None:
             raise FencingError(f"{name} has not been executed: its reply has a value once the block has ended")
         return self._replies[index]

@@ -16,6 +16,7 @@
 --   reply                                            executed: of one command, if its reply is no list
 --   {1, reply, ...}                                  executed
 --   {failed, i, error, {1, reply, ...}}              the i-th command (from 0) failed, those after it were not executed
+--   {failed, i, error, false}                        the same, executed before: the replies were too large to be kept
 --   {unrecorded, error}                              executed, but that could not be written down
 --   {applied[, answer]}                              executed before, with that answer if it was kept
 --   {again, generation}                              it may have been executed and forgotten; nothing was done
@@ -230,7 +231,10 @@ end
 
 local single = n == 2 and answer[1] == 1 and (type(reply) ~= 'table' or reply.ok)
 local kept = single and type(reply) == 'table' and reply.ok == 'OK' and '+' or cmsgpack.pack(answer)
-if #kept > KEPT_BYTES then kept = '' end
+if #kept > KEPT_BYTES then
+  -- Too large; but that a command failed must not be forgotten.
+  kept = answer[1] == 'failed' and cmsgpack.pack({'failed', answer[2], string.sub(answer[3], 1, KEPT_BYTES), false}) or ''
+end
 local stored = redis.pcall('HSET', KEYS[1], 'holder', ARGV[5], writer, stamp .. ' ' .. kept)
 if type(stored) == 'table' then return {'unrecorded', stored.err} end
 if single then return reply end

@@ -81,6 +81,27 @@ def test_a_reply_of_each_shape_comes_again_as_it_was(
     assert proxy.seen == 2
 
 
+def test_a_failed_command_is_told_though_the_replies_were_too_large_to_keep(
+    calls: Calls, proxy: Proxy, plain: redis.Redis
+) -> None:
+    plain.set("text", "x" * 2000)
+    replies: list[Any] = []
+
+    def body(r: Any) -> None:
+        replies.extend((r.get("text"), r.incr("text"), r.set("after", 1)))
+
+    proxy.lose_reply(SCRIPT)
+    with pytest.raises(errors.EffectError, match="not an integer") as caught:
+        calls.write(body, "a", token=token(5))
+    assert (caught.value.index, proxy.seen, plain.get("after")) == (1, 2, None)
+    with pytest.raises(errors.OutcomeUnknownError, match="too large"):
+        _ = replies[0].value
+    with pytest.raises(errors.EffectError):
+        _ = replies[1].value
+    with pytest.raises(FencingError, match="was not executed"):
+        _ = replies[2].value
+
+
 def test_a_fence_whose_reply_was_lost_says_that_it_was_shown_twice_when_somebody_else_came_between(
     proxy: Proxy, plain: redis.Redis
 ) -> None:

@@ -133,3 +133,12 @@ def test_arguments_that_do_not_tell_the_keys_are_refused(recorder: Recorder, tap
 def test_commands_as_bytes() -> None:
     assert packed("WAIT", 1, 1000) == b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n1000\r\n"
     assert packed("SET", "é", -5) == b"*3\r\n$3\r\nSET\r\n$2\r\n\xc3\xa9\r\n$2\r\n-5\r\n"
+
+
+def test_a_reply_that_is_known_stays_though_the_server_did_not_keep_it(recorder: Recorder, tape: Tape) -> None:
+    """The script has answered; then the answer of WAIT was lost, and the script, asked again, knows no reply."""
+    reply = recorder.get("k")
+    tape.seal()
+    tape.settle([b"known"])
+    tape.settle(None)
+    assert reply.value == b"known"
