@@ -17,7 +17,8 @@ def check_mark(
 ) -> Iterator[Violation]:
     """Hold the answers of one resource, for tokens of one issuer, against a mark that only rises.
 
-    ``unrecorded``: claims of actors that were killed. They may have raised a mark and left no record of it.
+    ``unrecorded``: claims of actors that were killed, in the order in which they began. They may have raised a mark and
+    left no record of it.
     """
     answered = [step for step in steps if step.event.outcome != "unknown"]
     raised = Highest([step for step in steps if sure(step.event)])
@@ -45,8 +46,8 @@ def check_mark(
     lowest = min(answered, key=attrgetter("value"), default=None)
     later = Lowest(answered)
     raising = sorted((step for step in steps if not _undone(step, later)), key=attrgetter("began"))
-    seen = Sorted()
-    position = 0
+    seen, unseen = Sorted(), Sorted()
+    position = passed = 0
     for step in sorted(refused, key=attrgetter("ended")):
         while position < len(raising) and raising[position].began <= step.ended:
             seen.add(raising[position].value)
@@ -57,8 +58,11 @@ def check_mark(
         after = later.after(step.ended)
         if needed is None or (after is not None and step.value < after.value < needed):
             # Looked for only now: they are as many as the whole history's, not the resource's.
-            higher_still = (one.value for one in unrecorded if one.began <= step.ended and one.value > step.value)
-            needed = min((value for value in (needed, *higher_still) if value is not None), default=None)
+            while passed < len(unrecorded) and unrecorded[passed].began <= step.ended:
+                unseen.add(unrecorded[passed].value)
+                passed += 1
+            candidates = (needed, unseen.above(step.value))
+            needed = min((value for value in candidates if value is not None), default=None)
         if needed is None:
             yield violation(
                 "refused without cause",
