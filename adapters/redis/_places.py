@@ -75,8 +75,13 @@ class Node:
         if node is None:
             raise ConnectionError(f"the cluster points to {said.host}:{said.port}, which it does not list")
         connection = self._take(node)
-        connection.send_packed_command([_ASKING])
-        connection.read_response()
+        try:
+            connection.send_packed_command([_ASKING])
+            connection.read_response()
+        except BaseException:
+            connection.disconnect()
+            self.release(connection)
+            raise
         return connection
 
     def _take(self, node: Any) -> Any:
@@ -139,8 +144,13 @@ class AsyncNode:
         if node is None:
             raise ConnectionError(f"the cluster points to {said.host}:{said.port}, which it does not list")
         connection = await self._take(node)
-        await connection.send_packed_command([_ASKING])
-        await connection.read_response()
+        try:
+            await connection.send_packed_command([_ASKING])
+            await connection.read_response()
+        except BaseException:
+            await connection.disconnect()
+            await self.release(connection)
+            raise
         return connection
 
     async def _take(self, node: Any) -> Any:

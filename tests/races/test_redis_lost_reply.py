@@ -7,6 +7,7 @@ import copy
 import os
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from support.proxy import Proxy
 from support.redis_calls import Asyncio, Blocking, Calls, token
 
 from adapters.redis import RedisGuard
+from adapters.redis._places import Node
 from fencing import errors, fenced_write, raise_fence
 from fencing.errors import FencingError
 from fencing.history import Event, subscribe
@@ -510,3 +512,15 @@ def test_reading_a_mark_survives_a_lost_reply(calls: Calls, proxy: Proxy) -> Non
 
 def plain_url(client: redis.Redis) -> str:
     return f"redis://127.0.0.1:{client.get_connection_kwargs()['port']}/0"
+
+
+def test_a_connection_that_breaks_as_it_is_pointed_to_goes_back_to_its_pool(proxy: Proxy, plain: redis.Redis) -> None:
+    """``ASK`` of a cluster: what is said there first, ``ASKING``, may be lost too."""
+    pool = redis.BlockingConnectionPool.from_url(proxy.url, max_connections=1, timeout=0)
+    manager = SimpleNamespace(get_node=lambda host, port: (host, port))
+    client = SimpleNamespace(nodes_manager=manager, get_redis_connection=lambda node: redis.Redis(connection_pool=pool))
+    proxy.lose_request(b"ASKING")
+    with pytest.raises(redis.ConnectionError):
+        Node(client, 0).follow(redis.exceptions.AskError(f"1 127.0.0.1:{proxy.port}"))
+    pool.release(pool.get_connection())
+    pool.disconnect()
