@@ -199,8 +199,10 @@ def settle_plan(claim: Claim, number: int, end: Settlement, dialect: str, *, ope
         yield from _wake(number, end, dialect)
         return "done"
     found = yield Statement(
-        f"select count(*) from fencing_outbox where id = :id and state = :target and {MINE}",
-        {**claim.params(), "id": number, "target": end.target},
+        # Not the row's state: a rescue may have brought it there, without what this relay knows.
+        "select count(*) from fencing_outbox_event where outbox_id = :id and kind = 'settle' and token = :token"
+        " and outcome = :target",
+        {"id": number, "token": str(claim.token), "target": end.target},
     )
     if found[0][0]:
         return "done"

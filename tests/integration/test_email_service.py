@@ -649,6 +649,21 @@ def test_an_older_token_writes_nothing_about_a_row_in_the_same_state_under_a_new
         assert row(engine, "k0") == before
 
 
+def test_what_a_rescue_wrote_is_not_taken_for_this_relays_own_word(engine: Engine) -> None:
+    """The row is pending, as this relay would have it, and under its token still; what it knows is not in there."""
+    database, leases = Database(engine), CounterLeases(engine)
+    put(engine, "k0", policy="resend")
+    stopped, other = (Claim(name, leases.token(), 60) for name in ("stopped", "other"))
+    (claimed,) = database.run(lambda dialect: claim_plan(stopped, 1, 5, dialect)).rows
+    database.run(lambda dialect: dispatch_plan(stopped, {claimed.id: {}}, dialect))
+    with engine.begin() as tx:
+        tx.execute(text("update fencing_outbox set lease_until = created_at"))
+    assert database.run(lambda dialect: rescue_plan(other, 1, 5, dialect))[0].state == "pending"
+    later = Settlement("pending", 1, 60.0, "450 later", {"reader0@example.org": ("pending", "450 later")})
+    assert database.run(lambda dialect: settle_plan(stopped, claimed.id, later, dialect)) == "lost"
+    assert audit(engine, "k0")[-1] == ("evidence", "late")
+
+
 def test_whether_its_turn_has_come_is_the_claims_to_decide(engine: Engine) -> None:
     """Parking is a hint: a row that is not parked and stands behind another one is left alone all the same."""
     put(engine, "a1", "a2", order_key="a")
