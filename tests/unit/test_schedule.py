@@ -480,6 +480,7 @@ def test_a_window_with_too_many_occurrences_is_refused_and_limit_opens_it(monkey
         schedule.occurrences(start, FAR)
     assert len(schedule.occurrences(start, start + timedelta(seconds=1000))) == 1000
     assert len(schedule.occurrences(start, FAR, limit=1001)) == 1001
+    assert len(schedule.occurrences(start, FAR, limit=1)) == 1
 
 
 def test_the_calendar_begins_in_1900_and_ends_quietly_in_9900():
