@@ -153,12 +153,14 @@ class Write:
                 continue
             try:
                 if again:
-                    command = self._call(protocol, (yield from self._when_sent()) if self._tape else None)
+                    # To show a token twice does no harm. To take a resource twice may: from who was given it since.
+                    timed = self._tape or self._on_missing == "adopt"
+                    command = self._call(protocol, (yield from self._when_sent()) if timed else None)
                 else:
                     command = self._command or self.begin(protocol)
                 answer = yield from _asking(command)
-                if self._writer and type(answer) is list and answer[0] == b"again":
-                    if again:
+                if type(answer) is list and answer[0] == b"again":
+                    if again or self._writer is None:
                         self._hear(answer)
                         raise unknown("the reply was lost, and the mark has forgotten this write", downstream)
                     answer = yield from self._catch_up(answer, protocol, self._writer)
@@ -197,7 +199,7 @@ class Write:
             self._token,
             self._holder,
             # Whether a mark that is missing at a later sending was there at the first one, nobody knows.
-            "reject" if sent is not None else self._on_missing,
+            "reject" if sent is not None and self._tape else self._on_missing,
             protocol,
             f"{self._generation}/{sent}" if sent is not None else self._generation,
             self._tape,

@@ -17,7 +17,7 @@ from support.redis_calls import Asyncio, Blocking, Calls, token
 
 from adapters.redis import RedisGuard
 from adapters.redis._places import Node
-from fencing import errors, fenced_write, raise_fence
+from fencing import errors, fenced_write, raise_fence, read_mark
 from fencing.errors import FencingError
 from fencing.history import Event, subscribe
 
@@ -35,7 +35,13 @@ def proxy(valkey_url: str) -> Iterator[Proxy]:
 def plain(valkey_url: str) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(valkey_url) as client:
         raise_fence(client, "a", token=token(5))  # the script is known from here on: a first try is the write itself
+        age(client)
         yield client
+
+
+def age(client: redis.Redis) -> None:
+    """Make the mark a minute old: on a busy machine nobody can say that it was there before a write soon after."""
+    client.hincrby("fencing:{a}:mark", "at", -60_000_000)
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -118,6 +124,26 @@ def test_a_fence_whose_reply_was_lost_says_that_it_was_shown_twice_when_somebody
     with pytest.raises(errors.StaleTokenError) as caught:
         raise_fence(plain, "a", token=token(6))
     assert not caught.value.asked_again
+
+
+def test_an_adoption_that_was_undone_before_it_is_repeated_is_unknown(proxy: Proxy, plain: redis.Redis) -> None:
+    """Asked again, it would take the resource from who has it by then."""
+
+    def back() -> None:
+        RedisGuard(plain).adopt("a", token(6), reason="no", actor="Bob")
+
+    with redis.Redis.from_url(proxy.url) as client:
+        proxy.lose_reply(SCRIPT, then=back)
+        with pytest.raises(errors.OutcomeUnknownError):
+            RedisGuard(client).adopt("a", token(3, "etcd"), reason="moved", actor="Ann")
+        assert (read_mark(plain, "a").token, proxy.seen) == (token(6), 2)
+        age(plain)
+        for lose in (proxy.lose_reply, proxy.lose_request):  # and with nobody between, it is found done, or done
+            lose(SCRIPT)
+            RedisGuard(client).adopt("a", token(3, "etcd"), reason="moved", actor="Ann")
+            assert read_mark(plain, "a").token == token(3, "etcd")
+            back()
+            age(plain)
 
 
 def test_a_lost_request_is_sent_again(calls: Calls, proxy: Proxy, plain: redis.Redis) -> None:
