@@ -52,7 +52,8 @@ _PASSING_CODES = {
     "NOREPLICAS": "has too few replicas for min-replicas-to-write",
 }
 _DENIED = (
-    "denies this user a command or key: allow EVALSHA, SCRIPT LOAD, the hash commands, keys fencing:* and the data's"
+    "denies this user a command or key: allow EVALSHA, SCRIPT LOAD, TIME, EXISTS, UNLINK, the hash commands, "
+    "keys fencing:* and the data's"
 )
 _LASTING: dict[type[Exception], str] = {
     ReadOnlyError: "is a read-only replica: connect to the primary",

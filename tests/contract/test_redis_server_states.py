@@ -139,6 +139,21 @@ def _reload(url: str) -> None:
         client.execute_command("DEBUG", "RELOAD")
 
 
+def test_what_the_advice_names_is_enough_for_a_user(plain: redis.Redis, server: Valkey) -> None:
+    allowed = ["+evalsha", "+script|load", "+time", "+exists", "+unlink", "+@hash", "~fencing:*", "+set", "~n"]
+    plain.execute_command("ACL", "SETUSER", "few", "reset", "on", ">secret", *allowed, "-unlink")
+    few = Blocking(server.url, client={"username": "few", "password": "secret"})
+    with pytest.raises(ServerRefusedError, match="TIME, EXISTS, UNLINK, the hash commands"):
+        few.raise_fence("new", token=token(5))
+    plain.execute_command("ACL", "SETUSER", "few", "+unlink")
+    few.raise_fence("new", token=token(5))
+    few.raise_fence("new", token=token(6))
+    few.write(lambda r: r.set("n", 1), "new", token=token(6))
+    with pytest.raises(errors.StaleTokenError):
+        few.write(lambda r: r.set("n", 2), "new", token=token(5))
+    few.close()
+
+
 def test_a_replica(calls: Calls, plain: redis.Redis, server: Valkey, valkey_server: Start) -> None:
     server.replica_of(valkey_server())
     with redis.Redis.from_url(server.url) as replica:
