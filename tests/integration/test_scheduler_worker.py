@@ -64,11 +64,11 @@ def test_what_a_handler_leaves_behind_on_its_thread_is_not_the_next_jobs(app: Sc
         holding(Lease(Token(1, "shop", "line"), "left", "me", deadline=lease_clock() + 60)).__enter__()
 
     app.task("work", retry=NOW)(work)
-    app.enqueue_many("work", range(3))
+    app.enqueue_many("work", range(30))  # so many that a thread does not rest between them
     app.run_until_idle(concurrency=1)
-    assert [found is own for found, own in found] == [True] * 3
+    assert [found is own for found, own in found] == [True] * 30
     assert {lease.ended for lease, _ in found} == {True}
-    assert len({lease.name for lease, _ in found}) == 3
+    assert len({lease.name for lease, _ in found}) == 30
 
 
 def test_what_was_enqueued_is_read_once_so_that_a_handler_may_change_it(app: Scheduler) -> None:
