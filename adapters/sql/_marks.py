@@ -118,10 +118,11 @@ def _raise_each(
                 if rows[0][7] == 1:
                     yield from _check_floor(sql, (resource,), token, tx)
                 continue
-            verdict = judge(mark.token if mark else None, token, on_missing)
+            floor = 0 if mark else (yield from _look_at_floor(sql, token, tx))
+            verdict = judge(mark.token if mark else None, token, on_missing, floor)
             if verdict.accepted:
                 raise moved(tx.downstream, (resource,))
-            reject(verdict, resource, token, mark, tx.downstream, late=_late(sql, mark, rows))
+            reject(verdict, resource, token, mark, tx.downstream, floor, late=_late(sql, mark, rows))
 
     yield from all_or_nothing(each())
 
@@ -177,12 +178,15 @@ def all_or_nothing(plan: Plan[T], name: str = "fencing_marks") -> Plan[T]:
 
 def _refuse(sql: Dialect, resources: tuple[str, ...], token: Token, on_missing: OnMissing, tx: Tx) -> Plan[None]:
     rows = yield Statement(sql.read_refused, {"resources": sql.names(resources)})
-    marks = {row[0]: mark_of(sql, row) for row in rows}
+    found = {row[0]: row for row in rows}
     for resource in resources:
-        mark = marks.get(resource)
-        verdict = judge(mark.token if mark else None, token, on_missing)
+        mark = mark_of(sql, found[resource]) if resource in found else None
+        if mark is not None and mark.token == token and found[resource][7] == 1:
+            mark = None  # made by the statement that did not pass
+        floor = 0 if mark else (yield from _look_at_floor(sql, token, tx))
+        verdict = judge(mark.token if mark else None, token, "create" if resource in found else on_missing, floor)
         if not verdict.accepted:
-            reject(verdict, resource, token, mark, tx.downstream, late=_late(sql, mark, rows))
+            reject(verdict, resource, token, mark, tx.downstream, floor, late=_late(sql, mark, rows))
     # The statement did not pass and the law does not refuse: the mark was made or removed between the two statements.
     raise moved(tx.downstream, resources)
 
@@ -194,6 +198,12 @@ def moved(downstream: str, resources: tuple[str, ...]) -> ContentionError:
         "Nothing was written; roll back and try again",
         downstream=downstream,
     )
+
+
+def _look_at_floor(sql: Dialect, token: Token, tx: Tx) -> Plan[int]:
+    """The floor under which a missing mark was compacted and not lost, to say which."""
+    floors = yield from read_floors(sql, sql.look_at_floors, tx.downstream)
+    return floors.get(token.issuer, 0)
 
 
 def _check_floor(sql: Dialect, resources: tuple[str, ...], token: Token, tx: Tx) -> Plan[None]:

@@ -117,7 +117,7 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                 returning 1
             ) select count(*), 0, {restore_last} from raised""",
         read_one=f"select {columns} from {mark} where resource = cast(:resource as text)",
-        read_refused=f"""select {columns}, clock_timestamp(), {restore} from {mark}
+        read_refused=f"""select {columns}, clock_timestamp(), raised, {restore} from {mark}
             where resource = any (cast(:resources as text[]))""",
         unmake_one=f"delete from {mark} where resource = cast(:resource as text)",
         # A new statement sees the floor that was committed while the one before it waited; FOR SHARE keeps it.

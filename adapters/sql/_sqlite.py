@@ -52,7 +52,7 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                 and (value < :value or (value = :value and lineage = :lineage))
             returning 1, 0, tx, resource""",
         read_one=f"select {columns} from {mark} where resource = :resource",
-        read_refused=f"select {columns}, {_NOW} from {mark} where resource {among}",
+        read_refused=f"select {columns}, {_NOW}, raised from {mark} where resource {among}",
         unmake_one=f"delete from {mark} where resource = :resource",
         read_floors=f"select floors from {floor}",
         look_at_floors=f"select floors from {floor}",

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from fencing._law import OnMissing
+from fencing._token import Token
 
 
 class Capability(Enum):
@@ -22,6 +23,8 @@ class Capability(Enum):
     ROLLBACK = "a transaction of the caller's, whose rollback takes back values and marks"
     DELETE = "deleting a value"
     LOSE = "losing a mark beneath the guard, as in an eviction or a restore"
+    COMPACT = "forgetting old marks, with a floor below which their resources stay closed"
+    LOSE_REPLY = "losing the answer to a write, which is then found out or unknown"
     ONCE = "once=KEY: an effect applied at most once"
     REOPEN = "being closed and opened again with all that it held"
     THREADS = "being used by several threads at once, each in a transaction of its own"
@@ -81,6 +84,18 @@ class Downstream(ABC):
         """Take the resource's mark away past the guard, its value not (``Capability.LOSE``)."""
         raise _without_method(self, Capability.LOSE)
 
+    def compact(self, below: Token) -> Awaitable[None] | None:
+        """Forget the marks of ``below``'s issuer that are older than it, and set the floor (``Capability.COMPACT``)."""
+        raise _without_method(self, Capability.COMPACT)
+
+    def losing_replies(self, times: int) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:
+        """While it is open, what makes a write permanent is done and the answer to it lost (``Capability.LOSE_REPLY``).
+
+        At most ``times`` times, so that an adapter which asks again may be answered. :meth:`transaction` raises
+        :class:`~fencing.errors.OutcomeUnknownError` where the end stays unknown, whoever found that out.
+        """
+        raise _without_method(self, Capability.LOSE_REPLY)
+
     def reopen(self) -> Awaitable[None] | None:
         """Close the system and open it again with what it held (``Capability.REOPEN``)."""
         raise _without_method(self, Capability.REOPEN)
@@ -105,6 +120,8 @@ LACKING = " does not offer: "
 _METHODS = {
     Capability.DELETE: ("delete", "delete(handle, resource)"),
     Capability.LOSE: ("lose", "lose(resource)"),
+    Capability.COMPACT: ("compact", "compact(below)"),
+    Capability.LOSE_REPLY: ("losing_replies", "losing_replies(times)"),
     Capability.REOPEN: ("reopen", "reopen()"),
 }
 """The capabilities that stand for a method of their own."""

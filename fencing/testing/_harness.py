@@ -188,6 +188,16 @@ class Harness:
         """Take the resource's mark away."""
         self.finish(self.downstream.lose(resource))
 
+    def compact(self, below: Token) -> None:
+        """Forget the marks of the token's issuer that are older."""
+        self.finish(self.downstream.compact(below))
+
+    @contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        """Lose the answers to what makes a write permanent, so often at most."""
+        with self._inside(self.downstream.losing_replies(times)):
+            yield
+
     def reopen(self) -> None:
         """Close the downstream and open it again."""
         self.finish(self.downstream.reopen())

@@ -47,12 +47,13 @@ class MemoryGuard:
         self._on_missing = on_missing
         self._marks: dict[str, Mark] = {}
         self._applied: dict[str, tuple[str, str]] = {}
+        self._floors: dict[str, int] = {}
         self._lock = threading.RLock()
 
     def _admit(self, resources: tuple[str, ...], token: Token, holder: str, on_missing: OnMissing) -> None:
         for resource in resources:
             mark = self._marks.get(resource)
-            verdict = judge(mark.token if mark else None, token, on_missing)
+            verdict = judge(mark.token if mark else None, token, on_missing, self._floors.get(token.issuer, 0))
             if not verdict.accepted:
                 reject(verdict, resource, token, mark, self.downstream)
             self._marks[resource] = Mark(token, holder, datetime.now(UTC))
@@ -111,6 +112,22 @@ class MemoryGuard:
     def read_mark(self, resource: str) -> Mark | None:
         """Return the mark."""
         return self._marks.get(resource)
+
+    def compact(self, below: Token) -> int:
+        """Forget the marks of ``below``'s issuer that are older; without a mark its tokens are refused below the floor.
+
+        Returns how many they were.
+        """
+        with self._lock:
+            self._floors[below.issuer] = max(below.value, self._floors.get(below.issuer, 0))
+            old = [
+                name
+                for name, mark in self._marks.items()
+                if mark.token.issuer == below.issuer and mark.token.value < below.value
+            ]
+            for name in old:
+                del self._marks[name]
+            return len(old)
 
     def diagnose(self) -> list[Finding]:
         """A dictionary has nothing to misconfigure."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from fencing._law import OnMissing
 from fencing._token import Token
+from fencing.errors import OutcomeUnknownError
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._memory import MemoryGuard, MemoryStore
 
@@ -23,6 +24,7 @@ class MemoryDownstream(Downstream):
     def __init__(self, make: MakeGuard = MemoryGuard) -> None:
         self._make = make
         self.guard = make("create")
+        self._replies_to_lose = 0
 
     def fresh(self, on_missing: OnMissing) -> None:
         """A new dictionary."""
@@ -33,6 +35,7 @@ class MemoryDownstream(Downstream):
         """Take everything back if the block raises."""
         with self.guard._transaction():
             yield self.guard
+        self._answer()
 
     def write(self, handle: Any, resource: str, value: str) -> None:
         """Set it."""
@@ -49,6 +52,24 @@ class MemoryDownstream(Downstream):
     def lose(self, resource: str) -> None:
         """Forget its mark."""
         self.guard._marks.pop(resource, None)
+
+    def compact(self, below: Token) -> None:
+        """As :meth:`MemoryGuard.compact`."""
+        self.guard.compact(below)
+
+    @contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        """The end of a transaction is not told."""
+        self._replies_to_lose = times
+        try:
+            yield
+        finally:
+            self._replies_to_lose = 0
+
+    def _answer(self) -> None:
+        if self._replies_to_lose:
+            self._replies_to_lose -= 1
+            raise OutcomeUnknownError("the answer was lost", downstream=self.name)
 
     def look(self, resource: str) -> str | None:
         """Read it past the guard."""
@@ -109,3 +130,4 @@ class RecordingDownstream(MemoryDownstream):
     def transaction(self) -> Iterator[MemoryGuard]:
         """Nothing surrounds a write."""
         yield self.guard
+        self._answer()

@@ -8,7 +8,7 @@ from typing import Any
 
 from fencing._law import Mark, OnMissing, check_resources, judge, reject
 from fencing._token import Token
-from fencing.errors import ContentionError, FenceRejected, KeyConflictError
+from fencing.errors import ContentionError, FenceRejected, KeyConflictError, OutcomeUnknownError
 from fencing.testing._harness import Writer
 
 
@@ -37,18 +37,23 @@ class Outcome:
         return self.end == "accepted"
 
     @property
+    def unknown(self) -> bool:
+        """Whether it was written or not, which nobody knows."""
+        return self.end == OutcomeUnknownError.__name__
+
+    @property
     def contended(self) -> bool:
         """Whether nothing was decided, so that it may be tried again."""
         return self.end == ContentionError.__name__
 
 
 def outcome(call: Callable[[], object]) -> Outcome:
-    """Run ``call`` and say how it ended. An error that is no answer (a lost reply, a driver's own) passes on."""
+    """Run ``call`` and say how it ended. An error that is no answer (a driver's own) passes on."""
     try:
         call()
     except FenceRejected as exc:
         return Outcome(type(exc).__name__, exc.resource, exc.presented, exc.mark, exc.holder)
-    except (ContentionError, KeyConflictError, GaveUpError) as exc:
+    except (ContentionError, KeyConflictError, OutcomeUnknownError, GaveUpError) as exc:
         return Outcome(type(exc).__name__)
     return Outcome("accepted")
 
@@ -61,11 +66,13 @@ class Model:
         self.marks: dict[str, Mark] = {}
         self.values: dict[str, str] = {}
         self.applied: dict[str, tuple[tuple[str, ...], Any]] = {}
+        self.floors: dict[str, int] = {}
 
     def copy(self) -> Model:
         """The same state, apart."""
         twin = Model(self.on_missing)
         twin.marks, twin.values, twin.applied = dict(self.marks), dict(self.values), dict(self.applied)
+        twin.floors = dict(self.floors)
         return twin
 
     def same_as(self, marks: Mapping[str, Mark | None], values: Mapping[str, str | None]) -> bool:
@@ -103,11 +110,25 @@ class Model:
         self.marks, self.values, self.applied = twin.marks, twin.values, twin.applied
         return stored
 
+    def compact(self, below: Token) -> list[str]:
+        """Forget the issuer's older marks, and set the floor, which never falls. Returns whose marks they were."""
+        self.floors[below.issuer] = max(below.value, self.floors.get(below.issuer, 0))
+        old = [
+            name
+            for name, mark in self.marks.items()
+            if mark.token.issuer == below.issuer and mark.token.value < below.value
+        ]
+        for name in old:
+            del self.marks[name]
+        return old
+
     def _admit(self, writer: Writer, resources: tuple[str, ...], on_missing: OnMissing) -> None:
         names = check_resources(resources)
         for name in names:
             mark = self.marks.get(name)
-            verdict = judge(mark.token if mark else None, writer.token, on_missing)
+            verdict = judge(
+                mark.token if mark else None, writer.token, on_missing, self.floors.get(writer.token.issuer, 0)
+            )
             if not verdict.accepted:
                 reject(verdict, name, writer.token, mark, "the model")
         self.marks.update(dict.fromkeys(names, Mark(writer.token, writer.holder, None)))
@@ -141,11 +162,14 @@ class Witness:
         self._newest: dict[str, Token] = {}
         self._writers: dict[str, list[Token]] = {}
         self._lost: set[str] = set()
+        self._closed: dict[tuple[str, str], int] = {}
 
     def saw_accepted(self, writer: Writer, resources: tuple[str, ...], *, writes: bool) -> None:
         """A write (or a raised fence) was accepted: nothing newer may have been accepted before it."""
         token = writer.token
         for name in resources:
+            floor = self._closed.get((name, token.issuer), 0)
+            assert floor <= token.value, f"{name!r} took {token}, though its mark was forgotten under the floor {floor}"
             newest = self._newest.get(name, token)
             assert newest.issuer == token.issuer, f"{name!r} took {token} after another issuer's {newest}"
             assert newest.value <= token.value, f"{name!r} took the older {token} after {newest}"
@@ -163,6 +187,11 @@ class Witness:
         """The mark was taken away: what comes next may be older than all before, if it is taken at all."""
         self._newest.pop(name, None)
         self._lost.add(name)
+
+    def saw_forgotten(self, name: str, below: Token) -> None:
+        """The mark was compacted: what comes next may be of any issuer, and of the old one nothing below the floor."""
+        self.saw_lost(name)
+        self._closed[name, below.issuer] = below.value
 
     def last_writer(self, name: str) -> Token | None:
         """The token of the last accepted write, of a value or of its removal."""

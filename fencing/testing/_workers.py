@@ -10,6 +10,9 @@ from fencing.testing._harness import Writer
 
 NAMES = ("ada", "bob", "cyd")
 JOBS = ("nightly", "import", "bill")
+FLOOR = 4
+"""By how much an issuer that has failed over begins above what was handed out."""
+
 FIRST_SERVERS = ("shop/l1", "shop/l1", "shop/l1", "shop/l2", "depot/l1")
 """Who handed out the first tokens: mostly the old server of ``shop``, sometimes one that believes to lead it too."""
 
@@ -156,9 +159,14 @@ class Workers:
         if self._leases.get(claim.job) == claim:
             del self._leases[claim.job]
 
-    def fail_over(self, behind: int) -> None:
-        """Another server leads the issuer ``shop`` too, from a number that may lie ``behind`` the old one's last."""
-        self._servers["shop/l3"] = Server("shop", "l3", max(self._servers["shop/l1"].last - behind, 0))
+    def fail_over(self, behind: int | None) -> None:
+        """Another server leads the issuer ``shop`` too, from a number that may lie ``behind`` the old one's last.
+
+        None: from a floor above all that was handed out, as the scheduler's issuer does after a change of servers.
+        """
+        old = [server.last for server in self._servers.values() if server.issuer == "shop"]
+        last = self._servers["shop/l1"].last - behind if behind is not None else max(old) + FLOOR
+        self._servers["shop/l3"] = Server("shop", "l3", min(max(last, 0), MAX_VALUE))
 
     def remember(self, claim: Claim, resource: str, value: str | None, *, raised: bool) -> None:
         """The worker keeps what it read."""

@@ -13,12 +13,15 @@ import sqlalchemy as sa
 import sqlalchemy.dialects.mysql
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
 
 from adapters._tx import retryable
 from adapters.redis import RedisGuard, redis_key
 from adapters.redis._keys import mark_key
-from adapters.sql import SqlGuard, create_all
+from adapters.sql import SqlGuard, compact, create_all
+from fencing import Token, errors
 from fencing.testing import AsyncMemoryGuard, Capability, Downstream, MemoryDownstream, RecordingDownstream
+from support.proxy import Proxy
 from support.sql_doors import dialect
 
 METADATA = sa.MetaData()
@@ -37,7 +40,14 @@ WRITES = dict.fromkeys(
 READ = "select value from kit_value where resource = :resource"
 DELETE = "delete from kit_value where resource = :resource"
 LOSE = "delete from fencing_mark where resource = :resource"
-TABLES = ("kit_value", "fencing_mark", "fencing_applied")
+EMPTY = (
+    "delete from kit_value",
+    "delete from fencing_mark",
+    "delete from fencing_applied",
+    "update fencing_floor set floors = '{}'",
+)
+FAR = frozenset({Capability.LOSE_REPLY})
+"""Only where there is a network between."""
 
 
 def sqlalchemy_url(place: str | Path, driver: str = "psycopg") -> str:
@@ -47,6 +57,53 @@ def sqlalchemy_url(place: str | Path, driver: str = "psycopg") -> str:
     if place.startswith("mysql"):
         return place.replace("+pymysql:", "+asyncmy:") if driver == "asyncmy" else place
     return f"postgresql+psycopg{place.removeprefix('postgresql')}?{OPTIONS}"
+
+
+class Far:
+    """Another way to a server, on which the answers to some requests get lost when that is wanted."""
+
+    def __init__(self, address: str, marker: bytes) -> None:
+        self._address = address
+        self._marker = marker
+        self._proxy: Proxy | None = None
+        self.lossy = False
+
+    @property
+    def address(self) -> str:
+        """The server's, by this way."""
+        parts = sa.make_url(self._address)
+        if self._proxy is None:
+            assert parts.port is not None
+            self._proxy = Proxy(parts.port)
+        return parts.set(host="127.0.0.1", port=self._proxy.port).render_as_string(hide_password=False)
+
+    @contextlib.contextmanager
+    def losing(self, times: int) -> Iterator[None]:
+        """Lose so many answers."""
+        assert self.address and self._proxy is not None
+        self._proxy.lose_reply(self._marker, times)
+        self.lossy = True
+        try:
+            yield
+        finally:
+            self.lossy = False
+            self._proxy.forget()
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """A commit whose answer was lost is unknown: the transaction was the caller's, and so is its end."""
+        try:
+            yield
+        except (sa.exc.OperationalError, psycopg.OperationalError) as exc:
+            if not self.lossy:
+                raise
+            raise errors.OutcomeUnknownError("the answer to the commit was lost") from exc
+
+    def close(self) -> None:
+        """Close it."""
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
 
 
 def prepare(place: str | Path) -> None:
@@ -64,8 +121,6 @@ def prepare(place: str | Path) -> None:
 class SqlDownstream(Downstream):
     """A database through SQLAlchemy: ``begin`` makes the transaction whose connection or session is the target."""
 
-    capabilities = frozenset(Capability)
-
     def __init__(
         self,
         name: str,
@@ -74,22 +129,37 @@ class SqlDownstream(Downstream):
         **options: Any,
     ) -> None:
         self.name = name
+        self.capabilities = frozenset(Capability) - (FAR if isinstance(place, Path) else frozenset())
         self._begin = begin
         self._guard = SqlGuard()
         prepare(place)
         self._engine = sa.create_engine(sqlalchemy_url(place), connect_args=_local(place), **options)
         _do_not_sync(self._engine)
+        self._far = Far(sqlalchemy_url(place), b"COMMIT")
+        self._options = options
+        self._far_engine: sa.Engine | None = None
 
     def fresh(self, on_missing: Any) -> None:
         self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
         with self._engine.begin() as connection:
-            for table in TABLES:
-                connection.exec_driver_sql(f"delete from {table}")
+            for statement in EMPTY:
+                connection.exec_driver_sql(statement)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        with retryable(self.name), self._begin(self._engine) as target:
+        engine = self._far_engine if self._far.lossy and self._far_engine is not None else self._engine
+        with self._far.told(), retryable(self.name), self._begin(engine) as target:
             yield self._guard.on(target)
+
+    @contextlib.contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        if self._far_engine is None:
+            self._far_engine = sa.create_engine(self._far.address, poolclass=NullPool, **self._options)
+        with self._far.losing(times):
+            yield
+
+    def compact(self, below: Token) -> None:
+        compact(self._guard.on(self._engine), below, idle=0)
 
     def write(self, handle: Any, resource: str, value: str) -> None:
         handle.execute(sa.text(WRITES.get(dialect(handle), WRITE)), {"resource": resource, "value": value})
@@ -113,6 +183,7 @@ class SqlDownstream(Downstream):
 
     def dispose(self) -> None:
         self._engine.dispose()
+        self._far.close()
 
 
 def begin_session(engine: sa.Engine) -> Any:
@@ -123,8 +194,6 @@ def begin_session(engine: sa.Engine) -> Any:
 class AsyncSqlDownstream(Downstream):
     """The same for asyncio."""
 
-    capabilities = frozenset(Capability) - {Capability.THREADS}
-
     def __init__(
         self,
         name: str,
@@ -133,23 +202,36 @@ class AsyncSqlDownstream(Downstream):
         driver: str = "psycopg",
     ) -> None:
         self.name = name
+        self.capabilities = (
+            frozenset(Capability) - {Capability.THREADS} - (FAR if isinstance(place, Path) else frozenset())
+        )
         self._begin = begin
         self._guard = SqlGuard()
         prepare(place)
         self._engine = create_async_engine(sqlalchemy_url(place, driver), connect_args=_local(place))
         _do_not_sync(self._engine.sync_engine)
+        self._far = Far(sqlalchemy_url(place, driver), b"COMMIT")
 
     async def fresh(self, on_missing: Any) -> None:
         self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
         async with self._engine.begin() as connection:
-            for table in TABLES:
-                await connection.exec_driver_sql(f"delete from {table}")
+            for statement in EMPTY:
+                await connection.exec_driver_sql(statement)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        with retryable(self.name):
-            async with self._begin(self._engine) as target:
+        engine = create_async_engine(self._far.address, poolclass=NullPool) if self._far.lossy else self._engine
+        with self._far.told(), retryable(self.name):
+            async with self._begin(engine) as target:
                 yield self._guard.on(target)
+
+    @contextlib.contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        with self._far.losing(times):
+            yield
+
+    async def compact(self, below: Token) -> None:
+        await compact(self._guard.on(self._engine), below, idle=0)
 
     async def write(self, handle: Any, resource: str, value: str) -> None:
         await handle.execute(sa.text(WRITES.get(dialect(handle), WRITE)), {"resource": resource, "value": value})
@@ -176,6 +258,7 @@ class AsyncSqlDownstream(Downstream):
 
     def dispose(self) -> None:
         """Its connections belong to an event loop, and are closed with the example."""
+        self._far.close()
 
 
 def begin_async_session(engine: AsyncEngine) -> Any:
@@ -193,13 +276,14 @@ class PsycopgDownstream(Downstream):
         self.dsn = dsn
         self._guard = SqlGuard()
         self._idle: list[psycopg.Connection[Any]] = []
+        self._far = Far(dsn, b"COMMIT")
         prepare(dsn)
 
     def fresh(self, on_missing: Any) -> None:
         self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
         with self._connection() as connection, connection.transaction():
-            for table in TABLES:
-                connection.execute(f"delete from {table}".encode())
+            for statement in EMPTY:
+                connection.execute(statement.encode())
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
@@ -214,8 +298,20 @@ class PsycopgDownstream(Downstream):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        with retryable(self.name), self._connection() as connection, connection.transaction():
+        door = self._connection
+        if self._far.lossy:
+            door = lambda: psycopg.connect(f"{self._far.address}?{OPTIONS}", autocommit=True)  # noqa: E731
+        with self._far.told(), retryable(self.name), door() as connection, connection.transaction():
             yield self._guard.on(connection)
+
+    @contextlib.contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        with self._far.losing(times):
+            yield
+
+    def compact(self, below: Token) -> None:
+        with self._connection() as connection, connection.transaction():
+            compact(self._guard.on(connection), below, idle=0)
 
     def write(self, handle: Any, resource: str, value: str) -> None:
         handle.execute(_pyformat(WRITE), {"resource": resource, "value": value})
@@ -241,6 +337,7 @@ class PsycopgDownstream(Downstream):
     def dispose(self) -> None:
         while self._idle:
             self._idle.pop().close()
+        self._far.close()
 
 
 class AsyncPsycopgDownstream(Downstream):
@@ -251,6 +348,7 @@ class AsyncPsycopgDownstream(Downstream):
 
     def __init__(self, dsn: str) -> None:
         self._dsn = f"{dsn}?{OPTIONS}"
+        self._far = Far(dsn, b"COMMIT")
         self._guard = SqlGuard()
         self._idle: list[psycopg.AsyncConnection[Any]] = []
         prepare(dsn)
@@ -258,8 +356,8 @@ class AsyncPsycopgDownstream(Downstream):
     async def fresh(self, on_missing: Any) -> None:
         self._guard = SqlGuard(on_missing=on_missing, lock_timeout=LOCK_TIMEOUT)
         async with self._connection() as connection, connection.transaction():
-            for table in TABLES:
-                await connection.execute(f"delete from {table}".encode())
+            for statement in EMPTY:
+                await connection.execute(statement.encode())
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -274,9 +372,23 @@ class AsyncPsycopgDownstream(Downstream):
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        with retryable(self.name):
+        with self._far.told(), retryable(self.name):
+            if self._far.lossy:
+                far = await psycopg.AsyncConnection.connect(f"{self._far.address}?{OPTIONS}", autocommit=True)
+                async with far, far.transaction():
+                    yield self._guard.on(far)
+                return
             async with self._connection() as connection, connection.transaction():
                 yield self._guard.on(connection)
+
+    @contextlib.contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        with self._far.losing(times):
+            yield
+
+    async def compact(self, below: Token) -> None:
+        async with self._connection() as connection, connection.transaction():
+            await compact(self._guard.on(connection), below, idle=0)
 
     async def write(self, handle: Any, resource: str, value: str) -> None:
         await handle.execute(_pyformat(WRITE), {"resource": resource, "value": value})
@@ -305,6 +417,7 @@ class AsyncPsycopgDownstream(Downstream):
 
     def dispose(self) -> None:
         """Its connections belong to an event loop, and are closed with the example."""
+        self._far.close()
 
 
 class AsyncMemoryDownstream(MemoryDownstream):
@@ -319,7 +432,7 @@ class AsyncMemoryDownstream(MemoryDownstream):
             yield AsyncMemoryGuard(guard)
 
 
-REDIS = frozenset(Capability) - {Capability.ROLLBACK, Capability.ONCE}
+REDIS = frozenset(Capability) - {Capability.ROLLBACK, Capability.ONCE, Capability.COMPACT}
 
 
 class RedisDownstream(Downstream):
@@ -331,14 +444,24 @@ class RedisDownstream(Downstream):
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, decode_responses=True)
         self._guard: Any = RedisGuard(self._client)
+        self._far = Far(url, b"EVALSHA")
+        self._far_client: redis.Redis | None = None
+        self._far_guard: Any = None
 
     def fresh(self, on_missing: Any) -> None:
         self._client.flushdb()
         self._guard = RedisGuard(self._client, on_missing=on_missing)
+        self._far_client = self._far_client or redis.Redis.from_url(self._far.address, decode_responses=True)
+        self._far_guard = RedisGuard(self._far_client, on_missing=on_missing)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        yield self._guard
+        yield self._far_guard if self._far.lossy else self._guard
+
+    @contextlib.contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        with self._far.losing(times):
+            yield
 
     def write(self, handle: Any, resource: str, value: str) -> None:
         handle.set(redis_key(resource, "value"), value)
@@ -361,6 +484,9 @@ class RedisDownstream(Downstream):
 
     def dispose(self) -> None:
         self._client.close()
+        if self._far_client is not None:
+            self._far_client.close()
+        self._far.close()
 
 
 class AsyncRedisDownstream(Downstream):
@@ -372,14 +498,23 @@ class AsyncRedisDownstream(Downstream):
     def __init__(self, url: str) -> None:
         self._client: Any = redis.asyncio.Redis.from_url(url, decode_responses=True)
         self._guard: Any = RedisGuard(self._client)
+        self._far = Far(url, b"EVALSHA")
+        self._far_client: Any = redis.asyncio.Redis.from_url(self._far.address, decode_responses=True)
+        self._far_guard: Any = None
 
     async def fresh(self, on_missing: Any) -> None:
         await self._client.flushdb()
         self._guard = RedisGuard(self._client, on_missing=on_missing)
+        self._far_guard = RedisGuard(self._far_client, on_missing=on_missing)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        yield self._guard
+        yield self._far_guard if self._far.lossy else self._guard
+
+    @contextlib.contextmanager
+    def losing_replies(self, times: int) -> Iterator[None]:
+        with self._far.losing(times):
+            yield
 
     def write(self, handle: Any, resource: str, value: str) -> None:
         handle.set(redis_key(resource, "value"), value)
@@ -402,9 +537,11 @@ class AsyncRedisDownstream(Downstream):
 
     async def close(self) -> None:
         await self._client.aclose()
+        await self._far_client.aclose()
 
     def dispose(self) -> None:
         """Its connections belong to an event loop, and are closed with the example."""
+        self._far.close()
 
 
 def _do_not_sync(engine: sa.Engine) -> None:

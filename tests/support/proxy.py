@@ -73,6 +73,11 @@ class Proxy:
         """Pass on the next request that contains ``marker`` after calling ``then``."""
         self._order("delay", marker, 1, then)
 
+    def forget(self) -> None:
+        """Lose nothing of what was ordered and has not come."""
+        with self._lock:
+            self._losses.clear()
+
     def close(self) -> None:
         """Close every connection and the port."""
         with contextlib.suppress(OSError):

@@ -8,13 +8,16 @@ import pytest
 
 from fencing.testing._contract._blocks import Failing, Several, Values
 from fencing.testing._contract._effects import Concurrent, Effects, SetUp
+from fencing.testing._contract._losses import Losses
 from fencing.testing._contract._names import Names
 from fencing.testing._contract._verdicts import MissingMarks, Raising, Verdicts
 from fencing.testing._downstream import LACKING, Downstream
 from fencing.testing._harness import Harness
 
 
-class GuardContract(Verdicts, MissingMarks, Raising, Failing, Several, Values, Names, Concurrent, Effects, SetUp):
+class GuardContract(
+    Verdicts, MissingMarks, Raising, Losses, Failing, Several, Values, Names, Concurrent, Effects, SetUp
+):
     """Example tests for an adapter.
 
     Subclass it under a name that pytest collects, and give it a fixture ``downstream`` that makes your

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fencing.testing._downstream import Downstream
 from fencing.testing._machine._failures import Failures
+from fencing.testing._machine._losses import Losses
 from fencing.testing._machine._meanwhile import Meanwhile
-from fencing.testing._machine._writes import Writes
 
 
-class GuardMachine(Meanwhile, Writes, Failures):
+class GuardMachine(Meanwhile, Losses, Failures):
     """Workers with leases and tokens on one downstream; :func:`guard_machine` says on which."""
 
 

@@ -95,34 +95,26 @@ class Writes(Base):
     @rule(claim=claims, resources=name_sets, key=st.sampled_from(KEYS))
     def apply_once(self, claim: Claim, resources: Names, key: str) -> None:
         """A worker applies an effect under a key, which somebody may have applied before."""
-        value = self.value(claim)
+        self.compared_effect(claim, resources, key, self.value(claim))
+
+    def compared_effect(self, claim: Claim, resources: Names, key: str, value: str) -> None:
+        """An effect under a key that sets a value, and gives it back."""
         told: list[Any] = []
         promised: list[Any] = []
+        values = dict.fromkeys(resources, value)
 
         def call() -> None:
-            values = dict.fromkeys(resources, value)
             told.append(self.harness.apply(claim, *resources, values=values, result=[value], once=key))
 
         end = self.compare(
             f"{claim} applies {key!r} to {resources}",
-            lambda model: promised.append(
-                model.apply_once(claim, resources, dict.fromkeys(resources, value), key, [value])
-            ),
+            lambda model: promised.append(model.apply_once(claim, resources, values, key, [value])),
             call,
         )
         if end.accepted:
             [(back, ran)] = told
             assert [back] == promised, f"{key!r} gave {back!r} back, not {promised[0]!r}"
             self.witness.saw_accepted(claim, resources, writes=ran > 0)
-
-    @needs(Capability.LOSE)
-    @rule(resource=names)
-    def lose(self, resource: str) -> None:
-        """The mark is gone, the value is not: with "reject" only a raised fence makes another, which may be older."""
-        self.harness.lose(resource)
-        self.model.marks.pop(resource, None)
-        self.witness.saw_lost(resource)
-        self.workers.forget_raised(resource)
 
     @needs(Capability.REOPEN)
     @rule()

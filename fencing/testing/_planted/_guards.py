@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from fencing._law import Mark, OnMissing, Verdict, judge, reject
 from fencing._token import Token
-from fencing.errors import StaleTokenError
+from fencing.errors import ContentionError, OutcomeUnknownError, StaleTokenError
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._memory import MemoryGuard, MemoryStore
 from fencing.testing._memory_downstream import MakeGuard, MemoryDownstream, RecordingDownstream, RecordingGuard, Tape
@@ -208,6 +208,28 @@ class MarksInTheProcess(MemoryDownstream):
         self.guard.store = store
 
 
+class ForgetsWithoutFloor(MemoryGuard):
+    """Old marks are removed, and nothing remembers up to where."""
+
+    def compact(self, below: Token) -> int:
+        """No floor."""
+        removed = super().compact(below)
+        self._floors.clear()
+        return removed
+
+
+class TellsLostAsNotDone(MemoryDownstream):
+    """A commit whose answer is lost passes for one that was not made."""
+
+    name = "memory that guesses"
+
+    def _answer(self) -> None:
+        try:
+            super()._answer()
+        except OutcomeUnknownError as exc:
+            raise ContentionError("nothing was written; try again", downstream=self.name) from exc
+
+
 def _bug(name: str, seen_at: str, make: Callable[[], Downstream]) -> PlantedBug:
     return PlantedBug(name, seen_at, "guard", ("contract", "machine"), lambda: nullcontext(make()))
 
@@ -233,6 +255,8 @@ GUARD_BUGS: tuple[PlantedBug, ...] = (
     _bug("phantom mark after a rollback", "redpanda #31110", _in_memory(KeepsMarkOnRollback)),
     _bug("marks raised one by one", NOT_SEEN, _in_memory(RaisesOneByOne)),
     _bug("one vague refusal", "celld #183", _in_memory(SaysOnlyFenced)),
+    _bug("no floor where marks were removed", "slatedb #1622", _in_memory(ForgetsWithoutFloor)),
+    _bug("a lost answer told as nothing done", "redis-py 8's retries (measured)", TellsLostAsNotDone),
     _bug("key before token", NOT_SEEN, _in_memory(JudgesKeyFirst)),
 )
 """Faults of a guard, planted in the model guards."""
