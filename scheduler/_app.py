@@ -7,8 +7,8 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Self
 from weakref import WeakSet
@@ -29,7 +29,7 @@ from scheduler._leases import Hold, Leases
 from scheduler._loop import log
 from scheduler._measure import MAX_WINDOW, measure
 from scheduler._measures import Measures
-from scheduler._prometheus import Collector, Endpoint
+from scheduler._prometheus import Collector, serving
 from scheduler._pruner import Pruned, Pruner
 from scheduler._queues import Queue, make_queue, store_queues
 from scheduler._registrar import Registrar
@@ -310,27 +310,16 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
 
     # -- within
 
-    @contextmanager
-    def _endpoint(self, worker: Worker, host: str, port: int | None) -> Iterator[None]:
-        if port is None:
-            yield
-            return
+    def _endpoint(self, worker: Worker, host: str, port: int | None) -> AbstractContextManager[None]:
+        here = self._here()
         collector = Collector(
-            self._here().tallies,
+            here.tallies,
             self._hooks,
             lambda: worker.work.running,
             lambda: worker.measurer.clock_skew,
             self.measure,
         )
-        try:
-            endpoint = Endpoint(host, port, collector)
-        except (OSError, OverflowError) as exc:
-            raise ValueError(f"metrics_port={port!r} of {host}: nothing can be served there ({exc})") from exc
-        log.info("worker %s: metrics at http://%s:%d/metrics", self._here().owner, host, endpoint.port)
-        try:
-            yield
-        finally:
-            endpoint.close()
+        return serving(f"worker {here.owner}", host, port, collector)
 
     def _known_task(self, name: str) -> str:
         check_name("task", name)

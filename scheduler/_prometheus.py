@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
 from fencing import refusal_counts
 from fencing.errors import FencingError
@@ -14,14 +15,16 @@ from scheduler._loop import log
 from scheduler._measures import Measures
 from scheduler._tally import BOUNDS, Durations, Tallies
 
+T = TypeVar("T")
+
 KEEP = 5.0
-"""Seconds for which the queues' measures are served again: a scrape costs the database no more than that."""
+"""Seconds for which what was read is served again: a scrape costs the database no more than that."""
 
 
 class Endpoint:
     """Serves ``/metrics`` on a port while it is open."""
 
-    def __init__(self, host: str, port: int, collector: Collector) -> None:
+    def __init__(self, host: str, port: int, collector: Any) -> None:
         """Raises ``ModuleNotFoundError`` without prometheus-client, ``OSError`` if the port is taken."""
         try:
             from prometheus_client import CollectorRegistry, start_http_server
@@ -41,6 +44,49 @@ class Endpoint:
         self._thread.join(5)
 
 
+@contextmanager
+def serving(who: str, host: str, port: int | None, collector: Any) -> Iterator[None]:
+    """Serve what the collector makes on that port, and log where; without a port, nothing.
+
+    Raises ``ModuleNotFoundError`` without prometheus-client, and ``ValueError`` if nothing can be served there.
+    """
+    if port is None:
+        yield
+        return
+    try:
+        endpoint = Endpoint(host, port, collector)
+    except (OSError, OverflowError) as exc:
+        raise ValueError(f"metrics_port={port!r} of {host}: nothing can be served there ({exc})") from exc
+    log.info("%s: metrics at http://%s:%d/metrics", who, host, endpoint.port)
+    try:
+        yield
+    finally:
+        endpoint.close()
+
+
+class Kept(Generic[T]):
+    """What was read last, for a few seconds; None where the database did not answer."""
+
+    def __init__(self, what: str, read: Callable[[], T], *errors: type[Exception]) -> None:
+        self._what = what
+        self._read = read
+        self._errors: tuple[type[Exception], ...] = (FencingError, *errors)
+        self._lock = threading.Lock()
+        self._found: tuple[float, T | None] | None = None
+
+    def __call__(self) -> T | None:
+        """Read it, or give it again."""
+        with self._lock:
+            if self._found is None or time.monotonic() - self._found[0] >= KEEP:
+                try:
+                    found = self._read()
+                except self._errors as exc:
+                    log.warning("%s could not be read: %s", self._what, exc)
+                    found = None
+                self._found = time.monotonic(), found
+            return self._found[1]
+
+
 class Collector:
     """Makes the metrics when they are asked for. Those of the database are left out, and said to be, when it does not
     answer."""
@@ -57,9 +103,7 @@ class Collector:
         self._hooks = hooks
         self._running = running
         self._skew = skew
-        self._read = read
-        self._lock = threading.Lock()
-        self._kept: tuple[float, Measures | None] | None = None
+        self._measures = Kept("the queues' metrics", read)
 
     def describe(self) -> list[Any]:
         """Nothing: what is registered need not be collected for its names."""
@@ -69,22 +113,11 @@ class Collector:
         """Yield the metric families."""
         yield from self._own()
         measures = self._measures()
-        yield _gauge(
+        yield gauge(
             "database_up", "1 if the queues' metrics could be read, else 0 and they are missing", measures is not None
         )
         if measures is not None:
             yield from _of_queues(measures)
-
-    def _measures(self) -> Measures | None:
-        with self._lock:
-            if self._kept is None or time.monotonic() - self._kept[0] >= KEEP:
-                try:
-                    found = self._read()
-                except FencingError as exc:
-                    log.warning("the queues' metrics could not be read: %s", exc)
-                    found = None
-                self._kept = time.monotonic(), found
-            return self._kept[1]
 
     def _own(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -116,8 +149,8 @@ class Collector:
         for labelled, count in sorted(refusal_counts().items()):
             refusals.add_metric(labelled, count)
         yield from (claimed, ended, refused, lost, lag, run, refusals)
-        yield _gauge("worker_running_jobs", "Jobs that this worker has started and not settled", self._running())
-        yield _gauge(
+        yield gauge("worker_running_jobs", "Jobs that this worker has started and not settled", self._running())
+        yield gauge(
             "worker_clock_skew_seconds", "By how much the database's clock is ahead of this worker's", self._skew()
         )
         for name, text, value in (
@@ -140,7 +173,8 @@ def _buckets(durations: Durations) -> list[tuple[str, float]]:
     return found
 
 
-def _gauge(name: str, text: str, value: float) -> Any:
+def gauge(name: str, text: str, value: float) -> Any:
+    """One gauge without labels."""
     from prometheus_client.core import GaugeMetricFamily
 
     return GaugeMetricFamily(f"fencing_{name}", text, value=float(value))
@@ -171,4 +205,4 @@ def _of_queues(measures: Measures) -> Iterator[Any]:
             if value(queue) is not None:
                 family.add_metric([queue.queue], float(value(queue)))
         yield family
-    yield _gauge("workers", "Workers seen in the last 30 seconds", sum(one.silent < 30 for one in measures.workers))
+    yield gauge("workers", "Workers seen in the last 30 seconds", sum(one.silent < 30 for one in measures.workers))

@@ -70,6 +70,19 @@ def pg_dsn(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
     postgres.drop_database(name)
 
 
+@pytest.fixture(scope="module")
+def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
+    """The address of a database of this module's with the guard's tables and the ledger."""
+    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
+        yield address
+
+
+@pytest.fixture
+def pg(bank: str) -> str:
+    """The same, emptied for this test."""
+    return sql_doors.empty(bank)
+
+
 @pytest.fixture
 def pg_server() -> Iterator[Callable[..., Postgres]]:
     """Starts PostgreSQL servers of the test's own, to be stopped, killed, or given a standby at will."""

@@ -13,8 +13,10 @@ import click
 
 from adapters.email import Relay
 from scheduler import Scheduler
+from scheduler._prometheus import serving
 from scheduler.console._engines import engine_of, transport_of
 from scheduler.console._options import database_options, json_option, load_app, print_json
+from scheduler.console._outbox_metrics import OutboxCollector
 
 
 @click.command()
@@ -40,6 +42,8 @@ from scheduler.console._options import database_options, json_option, load_app, 
 @click.option("--rate", type=float, help="The most messages a second of this relay (default: no limit).")
 @click.option("--redirect-to", default="", metavar="ADDRESS", help="Send everything to this address alone: staging.")
 @click.option("--name", default="outbox", show_default=True, help="The name of the relay's lease.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve them on.")
 @click.option("--once", is_flag=True, help="Send one batch, say what became of it, and end.")
 @click.option("--log-level", default="INFO", show_default=True)
 @json_option
@@ -55,6 +59,8 @@ def relay(
     rate: float | None,
     redirect_to: str,
     name: str,
+    metrics_port: int | None,
+    metrics_host: str,
     once: bool,
     log_level: str,
     as_json: bool,
@@ -88,7 +94,8 @@ def relay(
             sys.exit(1 if counts["unavailable"] else 0)
         stop = threading.Event()
         _stop_on_signals(stop)
-        service.run(stop)
+        with serving("the relay", metrics_host, metrics_port, OutboxCollector(service, engine.connect)):
+            service.run(stop)
     finally:
         leases.close()
         engine.dispose()

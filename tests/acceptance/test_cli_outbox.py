@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from support.outbox import CounterLeases, audit, mail, outbox_engine, row, url_of
 from support.processes import PythonProcess
+from support.prometheus import scrape
 from support.waiting import eventually
 
 from adapters.email import Outbox, Relay, SmtpTransport
@@ -265,6 +267,24 @@ def test_the_relay_serves_until_sigterm_and_finishes_what_it_has_in_hand(
     assert [row(engine, key)["state"] for key in "abc"] == ["sent", "pending", "pending"]
     assert row(engine, "b")["owner"] is None or row(engine, "b")["lease_until"] is None
     assert len(smtp_sink.received) == 1
+
+
+def test_a_relay_serves_the_outbox_to_prometheus(
+    served: tuple[Engine, str], smtp_sink: SmtpSink, tmp_path: Path
+) -> None:
+    engine, dsn = served
+    put(engine, "a", "b", "c")
+    held = HeldAnswer()
+    smtp_sink.faults.append(held)
+    with relay_process(tmp_path, dsn, smtp_sink, "shopmail:app", "--metrics-port", "0") as process:
+        assert held.arrived.wait(60)
+        found = scrape(int(re.findall(r"http://127.0.0.1:(\d+)/metrics", process.errors)[0]))
+        held.release()
+    assert found["fencing_outbox_up"] == 1
+    assert (found["fencing_outbox_claimed"], found["fencing_outbox_dispatching"]) == (2, 1)
+    assert (found["fencing_outbox_pending"], found["fencing_outbox_uncertain"]) == (0, 0)
+    assert found["fencing_relay_breaker_open"] == 0
+    assert sum(value for name, value in found.items() if name.startswith("fencing_outbox_unfinished[")) >= 1
 
 
 def test_one_batch_with_the_schedulers_own_database(

@@ -13,18 +13,6 @@ from support.sql_doors import DOORS, ISOLATION, POSTGRESQL, Door, ledger, marks,
 from adapters.sql import SqlGuard
 from fencing import Token, errors, fenced_write, raise_fence, read_mark
 from fencing.testing import MemoryGuard
-from scheduler.console.embedded import Postgres
-
-
-@pytest.fixture(scope="module")
-def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
-    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
-        yield address
-
-
-@pytest.fixture
-def pg(bank: str) -> str:
-    return sql_doors.empty(bank)
 
 
 def address_of(name: str, request: pytest.FixtureRequest) -> str:

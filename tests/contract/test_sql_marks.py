@@ -18,13 +18,6 @@ from support.waiting import eventually
 
 from adapters.sql import SqlGuard, adopt, compact, keep_refusals, metadata
 from fencing import Token, errors, explain, fenced_write, list_marks, raise_fence
-from scheduler.console.embedded import Postgres
-
-
-@pytest.fixture(scope="module")
-def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
-    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
-        yield address
 
 
 @pytest.fixture

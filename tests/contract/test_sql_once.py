@@ -15,21 +15,9 @@ from support.sql_doors import DOORS, PUT, Door, do, ledger, marks, token
 
 from adapters.sql import SqlGuard, metadata
 from fencing import errors, fenced_write
-from scheduler.console.embedded import Postgres
 
 APPLIED = metadata.tables["fencing_applied"]
 ADD = "insert into ledger (id, owner) values (:id, 1) on conflict (id) do update set owner = ledger.owner + 1"
-
-
-@pytest.fixture(scope="module")
-def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
-    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
-        yield address
-
-
-@pytest.fixture
-def pg(bank: str) -> str:
-    return sql_doors.empty(bank)
 
 
 @pytest.fixture(params=DOORS)

@@ -23,7 +23,6 @@ from adapters.sql import PurgedKeys, SqlGuard, metadata, purge_applied, read_app
 from fencing import Lease, Token, errors, fenced_write
 from fencing._lease import holding, lease_clock
 from scheduler.console.cli import main
-from scheduler.console.embedded import Postgres
 
 APPLIED = metadata.tables["fencing_applied"]
 HORIZON = metadata.tables["fencing_horizon"]
@@ -36,17 +35,6 @@ DOORS = (
     "postgresql/sessionmaker-async", "sqlite/session", "sqlite/engine", "sqlite/engine-async",
     "mysql/connection", "mysql/engine", "mysql/sessionmaker-async",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
-    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
-        yield address
-
-
-@pytest.fixture
-def pg(bank: str) -> str:
-    return sql_doors.empty(bank)
 
 
 @pytest.fixture(params=DOORS)

@@ -14,7 +14,6 @@ from support.sql_doors import Door, ledger, marks, token
 
 from adapters.sql import SqlGuard, Written, create_all, fenced_statement
 from fencing import errors, fenced_write, raise_fence
-from scheduler.console.embedded import Postgres
 
 pytestmark = pytest.mark.filterwarnings("error::sqlalchemy.exc.SAWarning")
 
@@ -31,17 +30,6 @@ MORE = sa.update(LEDGER).where(LEDGER.c.id == sa.bindparam("key"), LEDGER.c.owne
 DROP = sa.delete(LEDGER).where(LEDGER.c.id == sa.bindparam("key"))
 DOORS = ("postgresql/psycopg", "postgresql/psycopg-async", "postgresql/connection", "postgresql/engine-async")
 DOORS += ("postgresql/session", "sqlite/connection", "sqlite/engine-async")
-
-
-@pytest.fixture(scope="module")
-def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
-    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
-        yield address
-
-
-@pytest.fixture
-def pg(bank: str) -> str:
-    return sql_doors.empty(bank)
 
 
 @pytest.fixture(params=DOORS)

@@ -17,18 +17,6 @@ from support.sql_doors import PUT, do, ledger, marks, token
 from adapters._tx import Statement, _psycopg, run, transaction_of
 from adapters.sql import SqlGuard
 from fencing import errors, fenced_write, raise_fence, read_mark
-from scheduler.console.embedded import Postgres
-
-
-@pytest.fixture(scope="module")
-def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
-    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
-        yield address
-
-
-@pytest.fixture
-def pg(bank: str) -> str:
-    return sql_doors.empty(bank)
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 import re
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from support.jobs import Hand, Tables, Working, completed, installed_beside
+from support.prometheus import scrape
 from support.waiting import eventually
 
 from fencing.errors import StaleTokenError
@@ -368,16 +367,6 @@ def test_log_records_carry_the_facts_as_fields(
 
 
 # -- Prometheus
-
-
-def scrape(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        text = answer.read().decode()
-    return {
-        f"{sample.name}{''.join(f'[{value}]' for _, value in sorted(sample.labels.items()))}": sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def test_a_worker_serves_its_counters_and_the_queues_to_prometheus(

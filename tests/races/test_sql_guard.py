@@ -22,18 +22,6 @@ from support.waiting import eventually
 
 from adapters.sql import SqlGuard
 from fencing import Token, errors, fenced_write, raise_fence
-from scheduler.console.embedded import Postgres
-
-
-@pytest.fixture(scope="module")
-def bank(postgres: Postgres, pg_names: Iterator[str]) -> Iterator[str]:
-    with sql_doors.postgresql_bank(postgres, next(pg_names)) as address:
-        yield address
-
-
-@pytest.fixture
-def pg(bank: str) -> str:
-    return sql_doors.empty(bank)
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 Each says where such a fault was seen in a real system.
 """
 
-from fencing.testing._planted._bug import NOT_SEEN, PlantedBug
+from fencing.testing._planted._bug import PlantedBug
 from fencing.testing._planted._guards import GUARD_BUGS
 from fencing.testing._planted._leases import LEASE_BUGS
 
-__all__ = ["GUARD_BUGS", "LEASE_BUGS", "NOT_SEEN", "PlantedBug"]
+__all__ = ["GUARD_BUGS", "LEASE_BUGS", "PlantedBug"]

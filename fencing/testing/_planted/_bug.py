@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-NOT_SEEN = "no report known; the law forbids it"
-
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:

@@ -13,7 +13,7 @@ from fencing.errors import ContentionError, OutcomeUnknownError, StaleTokenError
 from fencing.testing._downstream import Capability, Downstream
 from fencing.testing._memory import MemoryGuard, MemoryStore
 from fencing.testing._memory_downstream import MakeGuard, MemoryDownstream, RecordingDownstream, RecordingGuard, Tape
-from fencing.testing._planted._bug import NOT_SEEN, PlantedBug
+from fencing.testing._planted._bug import PlantedBug
 
 
 class _OtherLaw(MemoryGuard):
@@ -250,13 +250,13 @@ GUARD_BUGS: tuple[PlantedBug, ...] = (
     _bug("delete drops the mark", "utopia-php/cache #76", _in_memory(DeleteDropsMark)),
     _bug("mark forgotten on restart", "elasticsearch #101178, redpanda #28589", MarksInTheProcess),
     _bug("equal token of another lineage", "two promoted standbys (measured)", _in_memory(IgnoresLineage)),
-    _bug("another issuer's token", NOT_SEEN, _in_memory(IgnoresIssuer)),
+    _bug("another issuer's token", "cubefs #1862", _in_memory(IgnoresIssuer)),
     _bug("no lock on repeat", "plain check, then write to another row (measured)", _recording(TrustsARepeat)),
     _bug("phantom mark after a rollback", "redpanda #31110", _in_memory(KeepsMarkOnRollback)),
-    _bug("marks raised one by one", NOT_SEEN, _in_memory(RaisesOneByOne)),
+    _bug("marks raised one by one", "redislock #70", _in_memory(RaisesOneByOne)),
     _bug("one vague refusal", "celld #183", _in_memory(SaysOnlyFenced)),
     _bug("no floor where marks were removed", "slatedb #1622", _in_memory(ForgetsWithoutFloor)),
     _bug("a lost answer told as nothing done", "redis-py 8's retries (measured)", TellsLostAsNotDone),
-    _bug("key before token", NOT_SEEN, _in_memory(JudgesKeyFirst)),
+    _bug("key before token", "microsoft-agentic-harness #127", _in_memory(JudgesKeyFirst)),
 )
 """Faults of a guard, planted in the model guards."""

@@ -9,7 +9,7 @@ from fencing._lease import Lease
 from fencing._token import Token
 from fencing.errors import LeaseUnavailableError
 from fencing.testing._leases import MemoryLeases, _Held
-from fencing.testing._planted._bug import NOT_SEEN, PlantedBug
+from fencing.testing._planted._bug import PlantedBug
 
 
 class ReleasesByOwner(MemoryLeases):
@@ -92,6 +92,6 @@ LEASE_BUGS: tuple[PlantedBug, ...] = (
     _bug("same owner, same token", "oban #862, goatbeat", KeepsTheOwnersToken),
     _bug("held twice by one owner", "oban #862", AdmitsItsOwnOwner),
     _bug("renewal by owner", "fencekit (measured), for a release", RenewsByOwner),
-    _bug("a renewal revives", NOT_SEEN, RenewalRevives),
+    _bug("a renewal revives", "fawkes #164", RenewalRevives),
 )
 """Faults of whoever hands out leases."""
