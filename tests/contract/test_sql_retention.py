@@ -17,7 +17,6 @@ from support import sql_doors
 from support.locks import wait_until_blocked
 from support.mariadb import MariaDB
 from support.sql_doors import ISOLATION, PUT, Door, do, ledger, marks, token, with_isolation
-from support.waiting import eventually
 
 from adapters.sql import PurgedKeys, SqlGuard, metadata, purge_applied, read_applied
 from fencing import Lease, Token, errors, fenced_write
@@ -370,9 +369,6 @@ def test_writers_and_purges_do_not_wait_for_each_other(pg: str) -> None:
     assert keys(pg) == {"k", "k2"}
 
 
-WAITS = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
-
-
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_a_replay_waits_for_the_purge_on_mariadb(
     mariadb_bank: str, mariadb: MariaDB, pool: ThreadPoolExecutor, level: str
@@ -396,7 +392,7 @@ def test_a_replay_waits_for_the_purge_on_mariadb(
     with sql_doors.engine(address).connect() as purging:
         assert purge_applied(purging, 50 * DAY).removed == 1
         replayed = pool.submit(work)
-        eventually(lambda: mariadb.execute(WAITS), "the replay waits for a lock")
+        mariadb.wait_until_blocked("the replay waits for a lock")
         purging.commit()
     with pytest.raises(errors.KeyExpiredError):
         replayed.result(60)

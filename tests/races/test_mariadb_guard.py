@@ -12,12 +12,10 @@ import sqlalchemy as sa
 from support import sql_doors
 from support.mariadb import MariaDB
 from support.sql_doors import PUT, do, ledger, marks, token
-from support.waiting import eventually
 
 from adapters.sql import RowGuard, SqlGuard, adopt, compact, fenced_statement, row_mark_columns
 from fencing import Token, errors, fenced_write, raise_fence
 
-WAITS = "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT' and trx_mysql_thread_id = {}"
 PUT_MANY = "insert into ledger values (:id, 1)"
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 ACCOUNT = sa.Table(
@@ -64,7 +62,7 @@ def waiting(pool: ThreadPoolExecutor, server: MariaDB, address: str, level: str,
 
     future = pool.submit(work)
     assert known.wait(60)
-    eventually(lambda: server.execute(WAITS.format(number[0])), "the second one waits for a lock")
+    server.wait_until_blocked("the second one waits for a lock", number[0])
     return future
 
 
@@ -196,7 +194,7 @@ def test_a_deadlock_inside_the_block_ends_the_fence_also_for_who_catches_it(
             do(connection, "update ledger set owner = 2 where id = :id", id="y")
             number = other.execute(sa.text("select connection_id()")).scalar_one()
             crossing = pool.submit(do, other, "update ledger set owner = 1 where id = :id", id="y")
-            eventually(lambda: mariadb.execute(WAITS.format(number)), "the other one waits")
+            mariadb.wait_until_blocked("the other one waits", number)
             with pytest.raises(sa.exc.OperationalError, match="1213"):
                 do(connection, "update ledger set owner = 2 where id = :id", id="x")
             crossing.result(60)

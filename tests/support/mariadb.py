@@ -9,6 +9,7 @@ import pymysql
 from scheduler.console.embedded import ServerNotInstalledError
 from scheduler.console.embedded._place import Place
 from scheduler.console.embedded._server import Server
+from support.waiting import eventually
 
 PROGRAM = Path(os.environ.get("FENCING_TEST_MARIADB") or "/usr/sbin/mariadbd")
 """MariaDB's or MySQL's server program."""
@@ -35,6 +36,14 @@ class MariaDB(Server):
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall())
+
+    def wait_until_blocked(self, what: str, thread: int | None = None) -> None:
+        """Returns once a transaction, or that of the connection ``thread``, waits for a lock."""
+        sql = "select trx_mysql_thread_id from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
+        if thread is not None:
+            sql += f" and trx_mysql_thread_id = {thread}"
+        # Whoever asks more often than every 0.1 s is told the same again and again: InnoDB keeps its answer.
+        eventually(lambda: self.execute(sql), what, pause=0.15)
 
     def create_database(self, name: str) -> str:
         """Makes an empty database; returns its address."""

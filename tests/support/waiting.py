@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], what: str, timeout: float = 60) -> T:
+def eventually(predicate: Callable[[], T], what: str, timeout: float = 60, pause: float = 0.01) -> T:
     """Returns the predicate's answer once it is true; fails with ``what`` after ``timeout`` seconds.
 
     The failure shows the last answer, so return what was seen, not only whether it was right.
@@ -19,4 +19,4 @@ def eventually(predicate: Callable[[], T], what: str, timeout: float = 60) -> T:
             return answer
         if time.monotonic() > give_up:
             raise AssertionError(f"not within {timeout:g} s: {what} (last seen: {answer!r})")
-        time.sleep(0.01)
+        time.sleep(pause)
