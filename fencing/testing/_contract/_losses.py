@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencing.errors import OutcomeUnknownError, StaleTokenError
+from fencing.errors import MarkMissingError, OutcomeUnknownError, StaleTokenError
 from fencing.testing._contract._example import NEWER, OLDER, marked, needs
 from fencing.testing._downstream import Capability
 from fencing.testing._harness import Harness
@@ -33,6 +33,18 @@ class Losses:
         harness.write(NEWER, "invoice/1", "newer")
         marked(harness, "invoice/1", NEWER)
         assert harness.look("invoice/1") == "newer"
+
+    @needs(Capability.COMPACT, Capability.REJECT, Capability.RAISE, on_missing="reject")
+    def test_a_forgotten_mark_is_not_told_as_a_lost_one(self, harness: Harness) -> None:
+        """Under on_missing="reject" too it is the token that is too old: raising the fence with it would not help."""
+        harness.raise_fence(OLDER, "invoice/1")
+        harness.compact(NEWER.token)
+        with pytest.raises(StaleTokenError):
+            harness.write(OLDER, "invoice/1", "no")
+        with pytest.raises(StaleTokenError):
+            harness.raise_fence(OLDER, "invoice/1")
+        with pytest.raises(MarkMissingError):
+            harness.write(NEWER, "invoice/1", "no")
 
     @needs(Capability.COMPACT)
     def test_a_mark_at_the_floor_stays(self, harness: Harness) -> None:
