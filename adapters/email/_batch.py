@@ -155,7 +155,7 @@ class BatchRun:
             message = row.message
             if message is None:
                 message = self.means.database.look(lambda _: message_plan(row.id))
-            mail = Outgoing(row.mail_from, row.recipients, message, row.provider_key())
+            mail = Outgoing(row.mail_from, row.recipients, message, row.provider_key(), row.in_doubt)
             with self.means.commits.delivery():
                 return _complete(session.deliver(mail, handover), row, handover)
         except (GateClosed, TransportUnavailable):

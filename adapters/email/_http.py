@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _FATE: dict[Meaning, Fate] = {
     "sent": "sent",
+    "repeated": "sent",
     "rejected": "rejected",
     "deferred": "deferred",
     "unavailable": "deferred",
@@ -148,7 +149,10 @@ class HttpSession:
         answer = _json(response)
         code = answer.get(self._provider.code_field) if isinstance(answer, dict) else None
         meaning = self._provider.meaning(response.status_code, code if isinstance(code, str) else "")
-        delivery = _for_all(mail, _FATE[meaning], _told(response))
+        told = _told(response)
+        if meaning == "repeated" and not mail.again:
+            meaning, told = "held", f"the key was used, says the provider, though no hand-over is in doubt: {told}"
+        delivery = _for_all(mail, _FATE[meaning], told)
         return Delivery(
             delivery.answers,
             free=meaning == "unavailable",

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from adapters.email._parts import Address, Parts
 
-Meaning = Literal["sent", "rejected", "deferred", "unavailable", "uncertain", "held"]
+Meaning = Literal["sent", "repeated", "rejected", "deferred", "unavailable", "uncertain", "held"]
 """What an answer says about the message.
 
-``sent``: taken over, now or by an earlier request with the same key. ``rejected``: refused for good. ``deferred``:
-refused for now. ``unavailable``: the provider wants nothing now, or not from us; no attempt is counted. ``uncertain``:
-not known. ``held``: not known, and asking again would not help.
+``sent``: taken over, now or by an earlier request with the same key. ``repeated``: nothing was done, for the key was
+used before. If a hand-over of ours is in doubt, that was it, and the message is sent; else it is ``held``.
+``rejected``: refused for good. ``deferred``: refused for now. ``unavailable``: the provider wants nothing now, or not
+from us; no attempt is counted. ``uncertain``: not known. ``held``: not known, and asking again would not help.
 """
 
 Body = dict[str, Any]
@@ -119,14 +120,15 @@ def resend(url: str = "https://api.resend.com/emails") -> Provider:
 def brevo(url: str = "https://api.brevo.com/v3/smtp/email") -> Provider:
     """Brevo: a UUID in the body's ``headers.idempotencyKey``, compared for 30 minutes; a key that was used is the
     error ``duplicate_parameter``, and nothing is sent (developers.brevo.com, read, not tried; an older page says 15
-    minutes, which is what is counted on here)."""
+    minutes, which is what is counted on here). Other faults of a request have that name, too: without an earlier
+    hand-over in doubt it is no word that the message was sent."""
     return Provider(
         name="brevo",
         url=url,
         body=_brevo,
         headers={"api-key": "{api_key}"},
         key=Key(name="headers.idempotencyKey", where="body", window=900, as_uuid=True),
-        codes={"duplicate_parameter": "sent", "not_enough_credits": "unavailable"},
+        codes={"duplicate_parameter": "repeated", "not_enough_credits": "unavailable"},
     )
 
 
@@ -151,7 +153,7 @@ def loops(transactional_id: str, url: str = "https://app.loops.so/api/v1/transac
         body=body,
         headers=_BEARER,
         key=Key(window=86_400, length=100),
-        statuses={409: "sent"},
+        statuses={409: "repeated"},
         one_recipient=True,
     )
 

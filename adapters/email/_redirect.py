@@ -43,7 +43,7 @@ class _RedirectSession:
             gate(dict.fromkeys(mail.recipients, refused[self._to]) if self._to in refused else {})
 
         key = hashlib.sha256(f"{self._to} {mail.key}".encode()).hexdigest()
-        redirected = Outgoing(mail.mail_from, (self._to,), _redirected(mail, self._to), key)
+        redirected = Outgoing(mail.mail_from, (self._to,), _redirected(mail, self._to), key, mail.again)
         delivery = self._inner.deliver(redirected, closed)
         answers = dict.fromkeys(mail.recipients, delivery.answers[self._to])
         return Delivery(answers, free=delivery.free, held=delivery.held, retry_after=delivery.retry_after)

@@ -297,6 +297,25 @@ def test_brevo_says_that_a_key_was_used(engine: Engine, key: str) -> None:
         assert provider.headers[0]["api-key"] == "secret"
 
 
+@pytest.mark.parametrize(
+    ("preset", "answer"),
+    [
+        (brevo, (400, {"code": "duplicate_parameter", "message": "twice"}, {})),
+        (lambda url: loops("cl1", url), (409, {}, {})),
+    ],
+)
+@pytest.mark.parametrize("policy", ["hold", "keyed"])
+def test_a_first_hand_over_that_is_called_a_repetition_is_no_word_that_it_was_sent(
+    engine: Engine, provider: MailProvider, key: str, preset: Any, answer: Any, policy: Any
+) -> None:
+    """Whoever used the key, or whatever else the provider means: it was not a hand-over of this message in doubt."""
+    provider.faults.append(answer)
+    put(engine, key, policy=policy)
+    assert relay(engine, HttpTransport(preset(provider.url), api_key="secret")).run_once().uncertain == 1
+    assert row(engine, key)["state"] == "uncertain"
+    assert "no hand-over is in doubt" in row(engine, key)["last_error"]
+
+
 def test_loops_takes_one_recipient_and_a_template(engine: Engine, provider: MailProvider, key: str) -> None:
     transport = HttpTransport(loops("cl123", provider.url), api_key="secret")
     put(engine, key, FULL)
