@@ -47,7 +47,7 @@ class Dialect:
     """Remove marks of ``:issuer`` below ``:floor`` that nobody holds, that were not raised for ``:idle`` seconds, and
     whose resource was not taken over from an issuer whose floor does not cover it; resources."""
     adopt: str
-    """Give the mark ``:resource`` to another issuer, whatever it was."""
+    """Give the mark ``:resource`` to another issuer, whatever it was. It permits no write to a protected table."""
     list_marks: str
     """The marks after ``:after`` by name, ``:limit`` of them, whose names begin with ``:prefix``: as ``read_one``."""
     explain_one: str

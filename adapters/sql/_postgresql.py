@@ -134,10 +134,10 @@ def postgresql(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                     and not exists ({taken_over})
                 for update of m skip locked
             )) returning resource""",
-        adopt=f"""insert into {mark} as m ({into}) select cast(:resource as text), {row}
+        adopt=f"""insert into {mark} as m ({into}) select cast(:resource as text), {token}, clock_timestamp(), 1, null
             on conflict (resource) do update set issuer = excluded.issuer, lineage = excluded.lineage,
                 value = excluded.value, holder = excluded.holder, marked_at = excluded.marked_at,
-                since = excluded.since, raised = m.raised + 1, tx = excluded.tx""",
+                since = excluded.since, raised = m.raised + 1, tx = null""",
         list_marks=f"""select {columns} from {mark}
             where resource > cast(:after as text) and starts_with(resource, cast(:prefix as text))
             order by resource limit cast(:limit as integer)""",

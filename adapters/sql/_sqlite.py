@@ -63,7 +63,7 @@ def sqlite(schema: str | None, lock_timeout_ms: int | None) -> Dialect:
                 and m.marked_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', '-' || :idle || ' seconds')
                 and not exists ({taken_over})
             returning resource""",
-        adopt=f"""insert into {mark} as m ({into}) values (:resource, {row})
+        adopt=f"""insert into {mark} as m ({into}) values (:resource, {token}, {_NOW}, 1, null)
             on conflict (resource) do update set issuer = excluded.issuer, lineage = excluded.lineage,
                 value = excluded.value, holder = excluded.holder, marked_at = excluded.marked_at,
                 since = excluded.since, raised = m.raised + 1, tx = null""",

@@ -71,6 +71,7 @@ def postgresql_function(function: str, marks: str, expression: str) -> str:
     whole = whole.replace("%", "%%").replace("only TABLE", "only %s").replace("'", "''")
     # No more than what must be done for a fenced write before the first return.
     return f"""create or replace function {function}() returns trigger language plpgsql as $fencing$
+#variable_conflict use_column
 {_note(expression)}
 declare
     missed text;

@@ -17,6 +17,7 @@ from support.sql_doors import Door, ledger, token
 
 from adapters.sql import (
     SqlGuard,
+    adopt,
     create_all,
     fenced_statement,
     metadata,
@@ -154,6 +155,24 @@ def test_a_fence_that_another_transaction_committed_meanwhile_permits_nothing(pg
             bare.execute("select 1")
             raise_fence(sql_doors.engine(pg), "a", token=token(5))
             bare.execute("insert into ledger values ('a', 1)")
+
+
+def test_a_resource_that_was_given_away_is_not_open_to_writes_outside_a_fenced_one(address: str) -> None:
+    bind = sql_doors.engine(address)
+    raise_fence(bind, "b", token=token(5, issuer="before"))
+    for resource in ("new", "b"):
+        adopt(bind, resource, token(5), "moved")
+        refused(address, PUT, id=resource, owner=1)
+        with pytest.raises(DBAPIError, match="outside a fenced write"), bind.begin() as connection:
+            adopt(connection, resource, token(6), "moved")
+            sql_doors.do(connection, PUT, id=resource, owner=1)
+        fenced_write(
+            bind,
+            resource,
+            effect=lambda tx, resource=resource: sql_doors.do(tx, PUT, id=resource, owner=1),
+            token=token(7),
+        )
+    assert ledger(address) == {"b": 1, "new": 1}
 
 
 def test_a_permission_is_explicit_recorded_and_ends_with_its_block(address: str) -> None:
@@ -350,6 +369,21 @@ def test_a_parent_that_is_not_protected_is_a_gap(pg_dsn: str) -> None:
         protect(bind, "parent", "'row/' || id")
         assert [one.gaps for one in protected(bind)] == [(), ()]
         outside(pg_dsn, "update parent set n = 2")
+
+
+@pytest.mark.parametrize("column", ["missed", "tg_op", "found", "fencing_old"])
+def test_a_column_may_have_any_name(pg: str, column: str) -> None:
+    bind = sql_doors.engine(pg)
+    with bind.begin() as connection:
+        connection.execute(sa.text(f"create table named ({column} text)"))
+    try:
+        protect(bind, "named", column)
+        for sql in ("insert into named values ('a')", f"update named set {column} = 'a'", "delete from named"):
+            fenced_write(bind, "a", effect=lambda tx, sql=sql: sql_doors.do(tx, sql), token=token(1))
+        outside(pg, "insert into named values ('a')")
+    finally:
+        with bind.begin() as connection:
+            connection.execute(sa.text("drop table named"))
 
 
 def test_a_trigger_that_somebody_disabled_is_seen(pg: str) -> None:
