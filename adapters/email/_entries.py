@@ -10,6 +10,7 @@ from typing import Any
 from adapters._tx import Plan, Rows, Statement
 from adapters.email._sql import from_database, now
 from adapters.email._states import (
+    ENDED_OTHERWISE,
     HELD,
     OPEN,
     PARKED,
@@ -117,6 +118,15 @@ def _columns(kind: type) -> tuple[str, ...]:
 _ENTRY, _RECIPIENT, _EVENT = _columns(Entry), _columns(RecipientEntry), _columns(EventEntry)
 
 
+# As constants, and in the words of the partial indexes: what is rare is not looked for among all that was sent.
+_OF_STATE: dict[State, str] = {
+    **{state: f"state = '{state}'" for state in STATES},
+    "pending": f"({OPEN} or {PARKED})",
+    **{state: f"state = '{state}' and state in {sql_list(HELD)}" for state in HELD},
+    **{state: f"state = '{state}' and state in {sql_list(ENDED_OTHERWISE)}" for state in ENDED_OTHERWISE},
+}
+
+
 def list_plan(
     state: State | None,
     limit: int,
@@ -126,10 +136,12 @@ def list_plan(
     before: int | None = None,
 ) -> Plan[list[Entry]]:
     """The newest rows, of one state, tenant or order key if given, and older than the row ``before``."""
-    given = {"state": state, "tenant": tenant, "order_key": order_key}
+    given = {"tenant": tenant, "order_key": order_key}
     wanted = {name: value for name, value in given.items() if value is not None}
     conditions = [f"{name} = :{name}" for name in wanted]
     params: dict[str, Any] = {**wanted, "limit": limit}
+    if state is not None:
+        conditions.append(_OF_STATE[state])
     if before is not None:
         conditions.append("id < :before")
         params["before"] = before

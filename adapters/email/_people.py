@@ -91,8 +91,8 @@ class People:
         tx: Any,
         *,
         older_than: timedelta,
-        actor: str,
-        reason: str,
+        actor: str = "",
+        reason: str = "",
         what: Literal["bodies", "rows"] = "bodies",
         states: Iterable[State] = FINISHED,
         start: int = 0,
@@ -104,8 +104,10 @@ class People:
         ``bodies`` keeps the rows, so that a late ``put`` of the same key is still a no-op; ``rows`` frees the keys:
         choose an age beyond anything that can be replayed. What is uncertain or waiting is never purged. ``limit``
         rows at a time, those with an id above ``start``: go on with ``start=purged.more`` until that is None.
+        ``dry_run`` changes nothing, and wants neither ``actor`` nor ``reason``.
         """
-        _check_act(actor, reason)
+        if not dry_run:
+            _check_act(actor, reason)
         chosen = tuple(states)
         if not chosen or not set(chosen) <= set(FINISHED):
             raise ValueError(f"states are some of {', '.join(FINISHED)} (those at their end), not {chosen!r}")

@@ -38,7 +38,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from adapters.email._states import HELD, OPEN, PARKED, RECIPIENT_STATES, STATES, UNFINISHED, sql_list
+from adapters.email._states import ENDED_OTHERWISE, HELD, OPEN, PARKED, RECIPIENT_STATES, STATES, UNFINISHED, sql_list
 
 _DIALECTS = ("postgresql", "sqlite")
 
@@ -119,6 +119,9 @@ Index(
     postgresql_where=outbox.c.state == "uncertain",
     sqlite_where=outbox.c.state == "uncertain",
 )
+# For people's lists: few messages end so, and among all that were sent they would be looked for one by one.
+_OTHERWISE = text(f"state in {sql_list(ENDED_OTHERWISE)}")
+Index("fencing_outbox_otherwise", outbox.c.state, outbox.c.id, postgresql_where=_OTHERWISE, sqlite_where=_OTHERWISE)
 _IN_ORDER = and_(outbox.c.order_key.is_not(None), outbox.c.state.in_(UNFINISHED))
 Index("fencing_outbox_order", outbox.c.order_key, outbox.c.id, postgresql_where=_IN_ORDER, sqlite_where=_IN_ORDER)
 

@@ -39,6 +39,9 @@ HELD: tuple[State, ...] = ("claimed", "dispatching")
 UNFINISHED: tuple[State, ...] = ("pending", "claimed", "dispatching", "uncertain")
 """States in which a message still has its turn: a later one of the same ``order_key`` waits for it."""
 
+ENDED_OTHERWISE: tuple[State, ...] = ("failed", "cancelled", "expired")
+"""Ends that few messages have."""
+
 FINISHED: tuple[State, ...] = ("sent", "failed", "cancelled", "expired")
 """States that only a person leaves."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -29,7 +30,7 @@ def engine_of(text: str) -> sqlalchemy.Engine:
         if scheme in ("postgresql", "postgres"):
             scheme = "postgresql+psycopg"
         try:
-            return sqlalchemy.create_engine(f"{scheme}://{rest}")
+            return there(sqlalchemy.create_engine(f"{scheme}://{rest}"))
         except SQLAlchemyError as exc:
             raise click.UsageError(f"no database under this URL: {exc}") from exc
     if "=" in text:
@@ -38,6 +39,18 @@ def engine_of(text: str) -> sqlalchemy.Engine:
     if not isinstance(found, sqlalchemy.Engine):
         raise click.UsageError(f"--target: {text} is a {type(found).__name__}, not a SQLAlchemy Engine")
     return found
+
+
+def there(engine: sqlalchemy.Engine) -> sqlalchemy.Engine:
+    """Return the engine, if it is not one on a file of SQLite that does not exist: the first look would make it, and
+    then nothing is in it."""
+    file = engine.url.database or ""
+    memory = file in ("", ":memory:") or file.startswith("file:")
+    if engine.dialect.name == "sqlite" and not memory and not Path(file).exists():
+        raise click.ClickException(
+            f"no SQLite database at {Path(file).absolute()}: there is no such file; nothing was made"
+        )
+    return engine
 
 
 @contextmanager

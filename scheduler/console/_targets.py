@@ -131,9 +131,11 @@ def _from_url(url: str) -> Any:
         return redis.Redis.from_url(url.replace("valkey", "redis", 1))
     import sqlalchemy
 
+    from scheduler.console._engines import there
+
     if scheme in ("postgresql", "postgres"):
         url = "postgresql+psycopg" + url[len(scheme) :]
     try:
-        return sqlalchemy.create_engine(url)
+        return there(sqlalchemy.create_engine(url))
     except SQLAlchemyError as exc:
         raise click.UsageError(f"--target: no database under this URL: {exc}") from exc

@@ -13,7 +13,15 @@ import click
 from adapters.email import Act, Details, Entry, Outbox, Purged, Resolution
 from adapters.email._states import FINISHED, STATES, State
 from scheduler.console._engines import engine_of, transaction
-from scheduler.console._options import act_options, dsn_option, json_option, print_json, print_table, read_duration
+from scheduler.console._options import (
+    act_options,
+    actor_option,
+    dsn_option,
+    json_option,
+    print_json,
+    print_table,
+    read_duration,
+)
 from scheduler.console._outbox_relay import relay
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -180,7 +188,8 @@ def cancel(keys: tuple[str, ...], reason: str, actor: str, target: str | None, d
 )
 @click.option("--state", "states", multiple=True, type=click.Choice(FINISHED), default=FINISHED, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
-@act_options
+@click.option("--reason", default="", help="Why; kept in the audit. Wanted unless it is a dry run.")
+@actor_option
 @_target
 @json_option
 def purge(
@@ -195,6 +204,8 @@ def purge(
     as_json: bool,
 ) -> None:
     """Take the bytes of messages that ended long ago, or their rows. What waits or is uncertain is never purged."""
+    if not dry_run and not reason:
+        raise click.UsageError("say why: --reason TEXT, which the audit keeps. A --dry-run needs none")
     rows = size = 0
     start: int | None = 0
     options: dict[str, Any] = {"what": what, "states": states, "dry_run": dry_run, "actor": actor, "reason": reason}

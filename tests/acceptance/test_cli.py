@@ -207,6 +207,10 @@ def test_the_doctor_sees_a_clock_that_a_test_left_behind(app: Scheduler, pg_dsn:
 
 
 def test_the_doctor_looks_at_downstreams(tmp_path: Path, valkey_url: str) -> None:
+    typo = fencing("doctor", "--target", f"sqlite:///{tmp_path}/x.db")
+    assert (typo.returncode, (tmp_path / "x.db").exists()) == (1, False)
+    assert "no SQLite database at" in typo.stderr
+    (tmp_path / "x.db").touch()
     missing = fencing("doctor", "--target", f"sqlite:///{tmp_path}/x.db")
     assert missing.returncode == 1
     assert "create_all" in missing.stdout

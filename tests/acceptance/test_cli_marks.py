@@ -93,4 +93,4 @@ def test_what_is_no_target_or_token_is_refused(ground: tuple[Console, Any]) -> N
     if isinstance(target, redis.Redis):
         assert "takes a TOKEN" in console("adopt", "a", "etcd", "--reason", "x", status=1)
     console.url = "sqlite:////nowhere/at/all.db"
-    assert "unable to open" in console("list", status=1)
+    assert "no SQLite database at /nowhere/at/all.db" in console("list", status=1)

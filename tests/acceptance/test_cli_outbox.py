@@ -197,12 +197,15 @@ def test_a_purge_can_be_tried_dry(engine: Engine, console: Console, smtp_sink: S
     put(engine, "c")
     why = ("--reason", "they are two days old", "--older-than")
     size = sum(row(engine, key)["size"] for key in "ab")
-    assert console.json("purge", "--dry-run", *why, "0") == {
+    assert console.json("purge", "--dry-run", "--older-than", "0") == {
         "rows": 2,
         "bytes": size,
         "what": "bodies",
         "dry_run": True,
     }
+    console("purge", "--older-than", "0", status=2)
+    assert "--reason" in console.error
+    assert all(row(engine, key)["message"] is not None for key in "ab")
     assert console("purge", "--dry-run", *why, "1d") == "would purge the bodies of 0 messages, 0 bytes\n"
     assert console("purge", *why, "0s") == f"purged the bodies of 2 messages, {size} bytes\n"
     assert [row(engine, key)["message"] is None for key in "abc"] == [True, True, False]
@@ -214,8 +217,13 @@ def test_a_purge_can_be_tried_dry(engine: Engine, console: Console, smtp_sink: S
 
 
 def test_what_is_wrong_with_the_database_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    empty = create_engine(f"sqlite:///{tmp_path}/empty.db")
-    console = Console(empty, capsys)
+    typo = create_engine(f"sqlite:///{tmp_path}/empty.db")
+    console = Console(typo, capsys)
+    for call in (("list",), ("stats",), ("cancel", "a", "--reason", "x")):
+        console(*call, status=1)
+        assert f"no SQLite database at {tmp_path}/empty.db: there is no such file" in console.error
+        assert not (tmp_path / "empty.db").exists()
+    (tmp_path / "empty.db").touch()
     console("list", status=1)
     assert "create_all" in console.error
     for url, told in (
