@@ -277,13 +277,16 @@ def _is_autocommit(connection: Connection) -> bool:
     if isinstance(level, str) and level.upper() == "AUTOCOMMIT":
         return True
     # Set on the driver's connection itself, behind SQLAlchemy's back. sqlite3's -1 is its legacy mode, which has
-    # transactions.
+    # transactions. PyMySQL and asyncmy know it from the server's last word.
+    if connection.dialect.name in _MYSQL:
+        return bool(getattr(connection.connection.driver_connection, "get_autocommit", bool)())
     return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
 
 # A caller's streaming options on the connection would make a server-side cursor of the statement, which cannot write.
 _NO_STREAM: dict[str, Any] = {"stream_results": False, "yield_per": None}
 
+_MYSQL = ("mysql", "mariadb")
 _MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol
 _DEADLOCK = 1213
 _ENDED = "fencing.ended"

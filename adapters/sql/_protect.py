@@ -11,7 +11,7 @@ from sqlalchemy import Column, Table
 from adapters._tx import AsyncTx, BeforeCommit, Plan, Statement, SyncTx
 from adapters.sql import _triggers as triggers
 from adapters.sql._guard import SqlGuard
-from adapters.sql._protect_list import list_protected
+from adapters.sql._protect_list import Protected, list_protected
 from adapters.sql._schema import check_schema
 from fencing._lease import process_holder
 from fencing.errors import FencingError
@@ -40,12 +40,11 @@ def protect(bind: Any, table: Any, resource: Any, *, schema: str | None = None) 
     name, expression = _table_name(table), _expression(resource)
 
     def plan(tx: Tx) -> Plan[None]:
+        _check_dialect(tx, "protect")
         if tx.dialect == "postgresql":
             yield from _protect_postgresql(tx, name, expression, schema)
-        elif tx.dialect == "sqlite":
-            yield from _protect_sqlite(tx, name, expression, schema)
         else:
-            raise TypeError(f"protect() is for PostgreSQL and SQLite, not for {tx.dialect}")
+            yield from _protect_sqlite(tx, name, expression, schema)
         yield from _record(tx, schema, "protect", name, expression)
 
     return _perform(bind, schema, plan)
@@ -56,6 +55,7 @@ def unprotect(bind: Any, table: Any, *, schema: str | None = None) -> Any:
     name = _table_name(table)
 
     def plan(tx: Tx) -> Plan[None]:
+        _check_dialect(tx, "unprotect")
         if tx.dialect == "postgresql":
             yield from _unprotect_postgresql(tx, name)
         else:
@@ -69,8 +69,13 @@ def unprotect(bind: Any, table: Any, *, schema: str | None = None) -> Any:
 
 def protected(bind: Any, *, schema: str | None = None) -> Any:
     """Return the protected tables, a list of :class:`Protected` (awaitable for an async bind)."""
+
+    def plan(tx: Tx) -> Plan[list[Protected]]:
+        _check_dialect(tx, "protected")
+        return (yield from list_protected(tx.dialect, schema))
+
     guard: Any = SqlGuard(schema=check_schema(schema)).on(bind)
-    return guard.look(lambda tx: list_protected(tx.dialect, schema))
+    return guard.look(plan)
 
 
 def unfenced(target: Any, reason: str, *, schema: str | None = None) -> Unfenced:
@@ -99,6 +104,7 @@ class Unfenced:
         self._reason = reason
 
     def _begin(self, tx: Tx) -> Plan[None]:
+        _check_dialect(tx, "unfenced")
         sql = self._options.dialect(tx.dialect)
         yield Statement(sql.open_unfenced, {"actor": process_holder(), "reason": self._reason})
         if tx.dialect != "postgresql":
@@ -130,6 +136,11 @@ class Unfenced:
         except FencingError:
             if kind is None:
                 raise
+
+
+def _check_dialect(tx: Tx, function: str) -> None:
+    if tx.dialect == "mysql":
+        raise TypeError(f"{function}() is for PostgreSQL and SQLite: {tx.downstream} cannot protect a table")
 
 
 def _perform(bind: Any, schema: str | None, plan: Callable[[Tx], Plan[Any]]) -> Any:

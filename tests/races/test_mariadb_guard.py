@@ -1,5 +1,6 @@
 """Two connections at one mark of MariaDB, ordered by the locks that they wait for."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,11 +10,23 @@ from typing import Any
 import pymysql
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 from support import sql_doors
 from support.mariadb import MariaDB
 from support.sql_doors import PUT, do, ledger, marks, token
 
-from adapters.sql import RowGuard, SqlGuard, adopt, compact, fenced_statement, row_mark_columns
+from adapters.sql import (
+    RowGuard,
+    SqlGuard,
+    adopt,
+    compact,
+    fenced_statement,
+    protect,
+    protected,
+    row_mark_columns,
+    unfenced,
+    unprotect,
+)
 from fencing import Token, errors, fenced_write, raise_fence
 
 PUT_MANY = "insert into ledger values (:id, 1)"
@@ -323,3 +336,25 @@ def test_what_it_cannot_do_is_said(bank: str) -> None:
     with sql_doors.engine(bank, isolation_level="AUTOCOMMIT").connect() as connection:
         with pytest.raises(errors.NotInTransactionError):
             put(connection, token(1))
+    for function in (protected, lambda one: unprotect(one, "ledger"), lambda one: protect(one, "ledger", "id")):
+        with pytest.raises(TypeError, match="is for PostgreSQL and SQLite"):
+            function(sql_doors.engine(bank))
+    with sql_doors.engine(bank).begin() as connection, pytest.raises(TypeError, match="is for PostgreSQL and SQLite"):
+        with unfenced(connection, "no table is protected here"):
+            pass
+
+
+def test_autocommit_of_the_drivers_own_is_refused(bank: str) -> None:
+    address = f"{bank}&autocommit=true"
+    with sql_doors.engine(address).connect() as connection, pytest.raises(errors.NotInTransactionError):
+        put(connection, token(1))
+
+    async def work() -> None:
+        twin = create_async_engine(sql_doors.async_url(address))
+        async with twin.connect() as connection:
+            with pytest.raises(errors.NotInTransactionError):
+                await raise_fence(connection, "a", token=token(1))
+        await twin.dispose()
+
+    asyncio.run(work())
+    assert marks(bank) == {}
