@@ -28,7 +28,7 @@ def diagnose(dialect: str, schema: str | None, downstream: str) -> Plan[list[Fin
         sent = time.time()
         [(clock,)] = yield Statement(_CLOCKS[dialect])
         findings.append(clock_finding(downstream, float(clock), sent, time.time()))
-    if all(one.severity == "ok" for one in findings if one.check in ("sql.tables", "sql.privileges")):
+    if not any(one.severity == "broken" for one in findings if one.check in ("sql.tables", "sql.privileges")):
         quote = "`" if dialect == "mysql" else '"'
         findings += yield from _floor(schema, downstream, quote)
         findings.append((yield from _horizon(schema, downstream, quote)))
@@ -188,14 +188,15 @@ def _postgresql(schema: str | None, where: str) -> Plan[list[Finding]]:
     prefix = f'"{schema}".' if schema else ""
     rows = yield Statement(
         """select n.name, c.relpersistence::text, has_table_privilege(c.oid, 'select')
-                and has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update')
+                and has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update'),
+                has_table_privilege(c.oid, 'delete')
             from unnest(cast(:names as text[])) with ordinality as n (name, place)
             left join pg_class c on c.oid = to_regclass(cast(:prefix as text) || n.name)
             order by n.place""",
         {"names": list(_TABLES), "prefix": prefix},
     )
-    findings = [_table(where, name, persistence is not None) for name, persistence, _ in rows]
-    for name, persistence, writable in rows:
+    findings = [_table(where, name, persistence is not None) for name, persistence, *_ in rows]
+    for name, persistence, writable, deletable in rows:
         if persistence == "u":
             findings.append(
                 Finding(
@@ -218,6 +219,19 @@ def _postgresql(schema: str | None, where: str) -> Plan[list[Finding]]:
                     f"grant select, insert, update on {prefix}{name} to the application's role",
                 )
             )
+        if name == "fencing_mark" and deletable is False:
+            findings.append(
+                Finding(
+                    "sql.privileges",
+                    "broken",
+                    where,
+                    f"this role may not delete from {name}",
+                    "a token below a floor is refused with the database's error and not with StaleTokenError: the mark "
+                    "that it has made cannot be taken back by itself",
+                    f"grant delete on {prefix}{name} to the application's role",
+                )
+            )
+    findings += yield from _sequence(prefix, where)
     [(idle, isolation, standby, synchronous, fsync, pages)] = yield Statement(
         """select current_setting('idle_in_transaction_session_timeout'),
             current_setting('default_transaction_isolation'), pg_is_in_recovery(),
@@ -241,6 +255,27 @@ def _postgresql(schema: str | None, where: str) -> Plan[list[Finding]]:
             )
         )
     return findings
+
+
+def _sequence(prefix: str, where: str) -> Plan[list[Finding]]:
+    """Whether this role may record acts, whose numbers come from a sequence."""
+    rows = yield Statement(
+        """select s.name from (select case when to_regclass(cast(:prefix as text) || 'fencing_act') is not null
+                    then pg_get_serial_sequence(cast(:prefix as text) || 'fencing_act', 'id') end as name) as s
+            where not has_sequence_privilege(s.name, 'usage')""",
+        {"prefix": prefix},
+    )
+    return [
+        Finding(
+            "sql.privileges",
+            "warning",
+            where,
+            f"this role may not use {sequence}",
+            "adopt(), compact(), purge_applied(), unfenced() and keep_refusals() fail: acts are recorded in fencing_act",
+            f"grant usage on sequence {sequence} to the role that does so",
+        )
+        for (sequence,) in rows
+    ]
 
 
 def _sqlite(schema: str | None, where: str) -> Plan[list[Finding]]:
