@@ -43,6 +43,7 @@ select set_config('idle_in_transaction_session_timeout', case
         when current_setting('idle_in_transaction_session_timeout')::interval between '1 ms' and '10 s'
         then current_setting('idle_in_transaction_session_timeout') else '10s' end, %(local)s),
     set_config('jit', 'off', %(local)s), set_config('default_transaction_isolation', 'read committed', %(local)s),
+    set_config('datestyle', 'ISO', %(local)s),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') = 'remote_apply'
         then 'remote_apply' else 'on' end, %(local)s)
 """

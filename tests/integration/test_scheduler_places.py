@@ -4,6 +4,8 @@ another scheduler, under the timeouts of a DBA."""
 import logging
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -199,6 +201,25 @@ def test_under_the_timeouts_of_a_dba(database: str, role: str) -> None:
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "jit")
             shown = [connection.execute("select current_setting(%s)", (name,)).fetchall()[0][0] for name in names]
         assert shown == ["15s", "7s", "off"], "the shorter time stays; ours is 10 s"
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_however_a_role_writes_its_dates(database: str, role: str, pooled: bool) -> None:
+    with installed_beside(database) as (_, tables), ExitStack() as stack:
+        for line in grants(Statements(tables.schema), role):
+            tables.rows(line)
+        for setting in ("datestyle = 'SQL, DMY'", "intervalstyle = 'iso_8601'", "timezone = 'Asia/Kathmandu'"):
+            tables.rows(f"alter role {role} set {setting}")
+        address = database.replace("postgres@", f"{role}@")
+        if pooled:
+            address = stack.enter_context(pgbouncer(address))
+        app = Scheduler(address, schema=tables.schema)
+        ran: list[Any] = []
+        declare(app, ran)
+        works(app, tables, ran)
+        (often,) = app.list_schedules()
+        assert often.created_at <= datetime.now(UTC)
+        app.close()
 
 
 def test_in_a_database_that_is_not_in_utf_8(postgres: Postgres) -> None:
