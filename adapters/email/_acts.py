@@ -6,7 +6,7 @@ An act is one compare-and-set in the caller's transaction: the row is locked, it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from adapters._tx import Plan, Statement
@@ -98,6 +98,7 @@ def resolve_plan(key: str, resolution: Resolution, actor: str, reason: str, dial
     if after == "pending":
         _needs_bytes(row)
         warning = yield from _late_evidence(row)
+    row = replace(row, in_doubt=False)
     yield from _change(row, "resolve", after, actor, reason, f"resolved as {resolution}", warning, dialect)
     return Act(key, row.id, row.state, after, warning)
 
@@ -112,8 +113,12 @@ def requeue_plan(key: str, actor: str, reason: str, dialect: str) -> Plan[Act]:
         "uncertain": "it may have been sent already: it may arrive twice",
         "sent": "it was sent already: it will arrive once more",
     }.get(row.state, "")
-    if not warning:
-        warning = yield from _late_evidence(row)
+    # It makes no claim about what was handed over: if this sending is refused, the earlier one may have arrived.
+    doubt = row.in_doubt or row.state in ("dispatching", "uncertain")
+    if doubt and not warning:
+        warning = "an earlier hand-over may have sent it: it may arrive twice"
+    if row.state != "sent":
+        warning = "; ".join(told for told in (warning, (yield from _late_evidence(row))) if told)
     present = now(dialect)
     served = "" if row.state == "sent" else " and state <> 'sent'"
     yield Statement(
@@ -121,6 +126,7 @@ def requeue_plan(key: str, actor: str, reason: str, dialect: str) -> Plan[Act]:
         f" where outbox_id = :id{served}",
         {"id": row.id},
     )
+    row = replace(row, in_doubt=doubt)
     yield from _change(row, "requeue", "pending", actor, reason, f"it was {row.state}", warning, dialect)
     return Act(key, row.id, row.state, "pending", warning)
 
@@ -240,10 +246,10 @@ def _change(
         "waits = false",
         "updated_at = clock.at",
     ]
-    if after != "uncertain":
-        parts.append("in_doubt = false")
+    parts.append(f"in_doubt = {'true' if row.in_doubt else 'false'}")
     if after == "pending":
-        parts += ["due_at = clock.at", "attempts = 0", "lookups = 0"]
+        # A person's will: no provider's window is in its way.
+        parts += ["key_until = null", "due_at = clock.at", "attempts = 0", "lookups = 0"]
         if row.state in FINISHED:
             # Another sending: under the key of the old one the provider would take it for a repetition.
             parts.append("generation = generation + 1")

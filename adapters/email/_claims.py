@@ -128,7 +128,10 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
     rescued = yield from rescue_plan(claim, batch, max_attempts, dialect)
     present = now(dialect)
     # Most rows are in no doubt: that is looked at first.
-    ours = f"(not o.in_doubt or o.policy <> 'keyed' or o.transport = :transport or o.key_until <= {present})"
+    ours = (
+        "(not o.in_doubt or o.policy <> 'keyed' or o.key_until is null or o.transport = :transport"
+        f" or o.key_until <= {present})"
+    )
     admitted = f"{_ADMITTED} and {_TURN} and {ours}"
     if dialect == "postgresql":
         due = (

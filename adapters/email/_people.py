@@ -70,9 +70,10 @@ class People:
         """Have a message sent (again), from any state but ``pending``; returns :class:`Act`.
 
         From ``sent`` it goes to every recipient once more, else to those who did not get it; even if its
-        ``expires_at`` has passed. A message that is being
-        handed over may be requeued too: its relay is refused from then on, and it may arrive twice; ``warning`` says
-        so. Raises :class:`ActRefusedError` if it is pending or its bytes were purged; :class:`UnknownMessageError`.
+        ``expires_at`` has passed. A message that is being handed over may be requeued too: its relay is refused from
+        then on, and it may arrive twice; ``warning`` says so. That says nothing about the earlier hand-over: should the
+        new one be refused, the message is ``uncertain``, not ``failed``. Raises :class:`ActRefusedError` if it is
+        pending or its bytes were purged; :class:`UnknownMessageError`.
         """
         _check_act(actor, reason)
         return _act(tx, lambda dialect: requeue_plan(key, actor, reason, dialect))

@@ -33,6 +33,12 @@ class Through:
     key_window: float | None = None
 
 
+# A message in doubt goes under its key to the provider that compares it; after a person's act, to whom it may.
+_REPEATED = (
+    "(not in_doubt or policy <> 'keyed' or key_until is null or (transport = :transport and key_until > clock.at))"
+)
+
+
 def dispatch_plan(
     claim: Claim,
     rows: Mapping[int, Mapping[str, Answer]],
@@ -48,10 +54,10 @@ def dispatch_plan(
     numbers = {"ids": ids(dialect, rows)}
     opened = yield Statement(
         "update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
-        f" key_until = case when in_doubt then key_until else {after(dialect, 'window')} end,"
+        f" key_until = coalesce(case when in_doubt then key_until end, {after(dialect, 'window')}),"
         f" lease_until = {after(dialect, 'lease')}, updated_at = clock.at from {clock(dialect, durable=True)}"
         f" where id {among(dialect, 'ids')} and {in_states(sources('dispatch', 'dispatching'))} and {MINE}"
-        " and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at)) returning id",
+        f" and {_REPEATED} returning id",
         {
             **claim.params(),
             **numbers,
@@ -170,11 +176,11 @@ _SETTLED = (
 )
 _OPENED = (
     "update fencing_outbox set state = 'dispatching', dispatch = :dispatch, transport = :transport,"
-    f" key_until = case when in_doubt then key_until else {after('postgresql', 'window')} end,"
+    f" key_until = coalesce(case when in_doubt then key_until end, {after('postgresql', 'window')}),"
     f" lease_until = {after('postgresql', 'lease')}, updated_at = clock.at"
     f" from {clock('postgresql', durable=True)} where {_free('gates')}"
     f" and {in_states(sources('dispatch', 'dispatching'))} and {MINE}"
-    " and (not in_doubt or policy <> 'keyed' or (transport = :transport and key_until > clock.at)) returning id"
+    f" and {_REPEATED} returning id"
 )
 
 
@@ -218,8 +224,7 @@ def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: 
     dispatch = str(claim.token)
     if end.target != "uncertain" and not end.in_doubt:
         end = replace(end, cost=0)  # whoever took the row over counted this attempt
-        # In doubt: a person who had it sent again ended the doubt by that.
-        condition = f"{_from('evidence', end)} and dispatch = :dispatch and in_doubt"
+        condition = f"{_from('evidence', end)} and dispatch = :dispatch and in_doubt and not {_REQUEUED}"
         if end.target not in FINISHED:
             condition += f" and not {_STOPPED}"
         rows = yield from _write(claim, number, end, dialect, condition, {"dispatch": dispatch})
@@ -233,6 +238,11 @@ def _evidence(claim: Claim, number: int, end: Settlement, detail: str, dialect: 
     return "lost"
 
 
+# A person wants it sent, whatever became of this hand-over.
+_REQUEUED = (
+    "(state = 'pending' and exists(select 1 from fencing_outbox_event e where e.outbox_id = fencing_outbox.id"
+    " and e.kind = 'requeue' and e.dispatch = :dispatch))"
+)
 # A person stopped it while it was in doubt: that it did not leave is no reason to send it then.
 _STOPPED = (
     "exists(select 1 from fencing_outbox_event e where e.outbox_id = fencing_outbox.id and e.kind = 'cancel'"

@@ -155,6 +155,7 @@ def test_a_requeue_warns_of_what_it_may_cause_and_the_audit_keeps_it(
     assert words in act.warning
     assert act.warning in told
     assert set(recipients(engine, key).values()) == {"pending"}
+    assert bool(row(engine, key)["in_doubt"]) == (state in ("dispatching", "uncertain"))
     # Under the key of an earlier sending a provider would take it for a repetition; of a doubt it should.
     assert row(engine, key)["generation"] == (1 if state in ("sent", "failed") else 0)
 
@@ -171,6 +172,22 @@ def test_a_requeue_of_a_dispatch_in_flight_ends_its_relays_hold(engine: Engine, 
         for found in batch.rows:
             if found.key != key:
                 OUTBOX.requeue(tx, found.key, **WHO)
+
+
+def test_a_requeue_ends_no_doubt(engine: Engine, key: str) -> None:
+    """It says nothing about the earlier hand-over, so the message may have arrived whatever comes of the next one."""
+    bring(engine, key, "uncertain", in_doubt=True)
+    with engine.begin() as tx:
+        OUTBOX.requeue(tx, key, **WHO)
+        act = OUTBOX.cancel(tx, key, **WHO)
+        assert (act.after, "may have sent it" in act.warning) == ("uncertain", True)
+        assert set(recipients_of(OUTBOX.show(tx, key))) == {"uncertain"}
+        OUTBOX.resolve(tx, key, "not-sent", **WHO)
+        assert OUTBOX.cancel(tx, key, **WHO).after == "cancelled"
+
+
+def recipients_of(details: Any) -> list[str]:
+    return [recipient.state for recipient in details.recipients]
 
 
 def test_an_expired_message_that_is_requeued_has_no_end_any_more(engine: Engine, key: str) -> None:

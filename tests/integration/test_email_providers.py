@@ -297,6 +297,31 @@ def test_brevo_says_that_a_key_was_used(engine: Engine, key: str) -> None:
         assert provider.headers[0]["api-key"] == "secret"
 
 
+def test_a_requeue_within_the_window_is_a_repetition_and_past_it_goes_out_by_whatever_relay(
+    engine: Engine, key: str
+) -> None:
+    duplicate = (400, {"code": "duplicate_parameter", "message": "used"})
+    with MailProvider(key="headers.idempotencyKey", in_body=True, window=1800, repeated=duplicate) as provider:
+        sender = relay(engine, HttpTransport(brevo(provider.url), api_key="secret"))
+        for one in ("within", "past"):
+            provider.faults.append("accept and drop")
+            put(engine, f"{key}/{one}", policy="keyed")
+            sender.run_once()
+            provider.faults.append((500, {}, {}))
+            make_due(engine, f"{key}/{one}", attempts="4")  # the last but one
+            assert sender.run_once().uncertain == 1
+        with engine.begin() as tx:
+            OUTBOX.requeue(tx, f"{key}/within", actor="ann", reason="nobody has it")
+        assert sender.run_once().sent == 1
+        assert len(provider.accepted) == 2
+        make_due(engine, f"{key}/past", key_until="AGO")
+        with engine.begin() as tx:
+            OUTBOX.requeue(tx, f"{key}/past", actor="ann", reason="nobody has it")
+        other = MemoryTransport()
+        assert relay(engine, other).run_once().sent == 1
+        assert len(other.sent) == 1
+
+
 @pytest.mark.parametrize(
     ("preset", "answer"),
     [
@@ -412,6 +437,42 @@ def test_what_a_person_resolved_meanwhile_is_not_looked_up(engine: Engine, provi
     transport.look_up = slow
     assert relay(engine, transport).run_once().looked_up == 0
     assert row(engine, key)["state"] == "failed"
+
+
+# -- a person's requeue
+
+
+def test_what_is_requeued_in_flight_and_then_refused_is_uncertain_and_its_late_evidence_is_its_own(
+    engine: Engine, key: str
+) -> None:
+    """The first relay may have sent it, so the second one's refusal proves nothing about the message."""
+    seen: list[str] = []
+
+    def in_flight(outgoing: Outgoing) -> Answer:
+        with engine.begin() as tx:
+            assert "may arrive twice" in OUTBOX.requeue(tx, key, actor="ann", reason="the reader waits").warning
+        counts = relay(engine, MemoryTransport(lambda again: Answer("rejected", "550 no"))).run_once()
+        assert counts == RelayCounts(claimed=1, uncertain=1)
+        seen.append(row(engine, key)["state"])
+        return Answer("sent", "250 ok")
+
+    put(engine, key)
+    assert relay(engine, MemoryTransport(in_flight)).run_once() == RelayCounts(claimed=1, lost=1)
+    assert (seen, row(engine, key)["state"]) == (["uncertain"], "uncertain")
+    assert audit(engine, key)[-1] == ("evidence", "late")
+
+
+def test_late_evidence_spares_no_copy_that_a_person_wants(engine: Engine, key: str) -> None:
+    def in_flight(outgoing: Outgoing) -> Answer:
+        with engine.begin() as tx:
+            OUTBOX.requeue(tx, key, actor="ann", reason="the reader waits")
+        return Answer("sent", "250 ok")
+
+    put(engine, key)
+    assert relay(engine, MemoryTransport(in_flight)).run_once() == RelayCounts(claimed=1, lost=1)
+    assert (row(engine, key)["state"], audit(engine, key)[-1]) == ("pending", ("evidence", "late"))
+    assert relay(engine, MemoryTransport()).run_once().sent == 1
+    assert not row(engine, key)["in_doubt"]
 
 
 # -- resend
