@@ -271,7 +271,7 @@ def _sequence(prefix: str, where: str) -> Plan[list[Finding]]:
             "warning",
             where,
             f"this role may not use {sequence}",
-            "adopt(), compact(), purge_applied(), unfenced() and keep_refusals() fail: acts are recorded in fencing_act",
+            "adopt(), compact(), purge_applied(), unfenced() and keep_refusals() fail: they write into fencing_act",
             f"grant usage on sequence {sequence} to the role that does so",
         )
         for (sequence,) in rows
