@@ -33,8 +33,13 @@ walked as materialized (
     select queue, task, number, value from step where value is not null
 ),
 room as materialized (
+    -- A lease that ran out counts for a minute: until then its holder may only be late with its renewal. One that nobody here can take back,
+    -- since no worker knows its task any more, must not fill the queue for ever.
     select q.name,
-        q.max_running - (select count(*) from {schema}.job j where j.status = 'leased' and j.queue = q.name) as free
+        q.max_running - (
+            select count(*) from {schema}.job j
+            where j.status = 'leased' and j.queue = q.name and j.lease_until >= (select now from instant) - interval '1 minute'
+        ) as free
     from {schema}.queue q
     where q.name = any(%(queues)s::text[]) and q.max_running is not null
 ),

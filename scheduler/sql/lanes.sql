@@ -6,7 +6,10 @@ with recursive instant as materialized (select {schema}.clock() as now),
 brim as materialized (
     select q.name from {schema}.queue q
     where q.max_running is not null and q.name = any(%(queues)s::text[])
-        and q.max_running <= (select count(*) from {schema}.job j where j.status = 'leased' and j.queue = q.name)
+        and q.max_running <= (
+            select count(*) from {schema}.job j
+            where j.status = 'leased' and j.queue = q.name and j.lease_until >= (select now from instant) - interval '1 minute'
+        )
 ),
 step as (
     select p.queue, p.task, 1 as number, (

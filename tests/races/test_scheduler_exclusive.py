@@ -169,6 +169,25 @@ def test_of_a_limited_queue_only_so_many_are_leased(app: Scheduler, make: Callab
     assert numbers(other.claim()) == [7]
 
 
+def test_what_nobody_can_take_back_does_not_fill_its_queue_for_ever(
+    app: Scheduler, tables: Tables, make: Callable[..., Hand]
+) -> None:
+    """The worker crashed, and no other one knows the task: a deploy renamed it."""
+    limited(app, 1)
+    app.enqueue("work", "orphan", queue="mail")
+    assert numbers(make("crashed").claim()) == ["orphan"]
+    app.enqueue("other", "waits", queue="mail")
+    heir = make("heir", {"other": LEASE})
+    tables.move_clock(LEASE + 20)  # its holder may only be late with its renewal
+    assert heir.rescue() == []
+    assert heir.claim() == []
+    tables.move_clock(LEASE + 61)
+    assert heir.rescue() == []
+    assert numbers(heir.claim()) == ["waits"]
+    app.enqueue("other", "next", queue="mail")
+    assert heir.claim() == []
+
+
 def test_a_limit_and_a_value_hold_both(app: Scheduler, make: Callable[..., Hand]) -> None:
     limited(app, 2)
     for number, value in enumerate(["a", "a", "b", "c", None]):
