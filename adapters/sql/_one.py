@@ -92,7 +92,8 @@ def _look_into(statement: Any) -> Effect:
     returning = tuple(statement._all_selected_columns) if statement._returning else ()
     for part in (statement, *_filled_in(statement, table)):
         for element in visitors.iterate(part):
-            _refuse_foreign(element, table, statement)
+            if element is not statement:
+                refuse_foreign(element, table, "fenced_statement()")
     if isinstance(statement, Insert):
         _check_insert(statement)
     else:
@@ -120,8 +121,9 @@ def _without_returning(statement: Any) -> Any:
     return copy
 
 
-def _refuse_foreign(element: Any, table: Table, statement: Any) -> None:
-    if element is statement or element is table:
+def refuse_foreign(element: Any, table: Table, whose: str) -> None:
+    """Raise ``ValueError`` for a part of a statement that reads other rows than the one of ``table`` that it changes."""
+    if element is table:
         return
     foreign_column = isinstance(element, ColumnClause) and (
         element.is_literal or (element.table is not None and element.table is not table)
@@ -129,7 +131,7 @@ def _refuse_foreign(element: Any, table: Table, statement: Any) -> None:
     reads = element.__visit_name__ in _READS or foreign_column
     if reads:
         raise ValueError(
-            f"fenced_statement() cannot take what reads other rows ({element.__visit_name__}): they would be read as "
+            f"{whose} cannot take what reads other rows ({element.__visit_name__}): they would be read as "
             "they were before the guard waited for the mark. Use fenced_write(), where the effect is a statement of "
             "its own"
         )

@@ -23,9 +23,11 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.sql import visitors
 from sqlalchemy.sql.dml import Update
 from sqlalchemy.sql.elements import ClauseElement
 
+from adapters.sql._one import refuse_foreign
 from adapters.sql._postgresql import limits
 from adapters.sql._schema import FREE, ORIGIN
 
@@ -114,6 +116,11 @@ class RowStatements:
         return self._kept("add", values, lambda: insert(self.table).values({**self._values(values), **self._marked}))
 
     def _update(self, values: Mapping[str, Any]) -> Update:
+        # Once for each expression that is kept: one statement checks the mark and changes the row.
+        for value in values.values():
+            if isinstance(value, ColumnElement):
+                for element in visitors.iterate(value):
+                    refuse_foreign(element, self.table, "RowGuard.update()")
         return update(self.table).where(self._is_key).values({**self._values(values), **self._marked})
 
     def _values(self, values: Mapping[str, Any]) -> dict[str, Any]:

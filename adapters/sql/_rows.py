@@ -142,6 +142,7 @@ class RowGuard:
     def update(self, target: Any, key: Any, values: Mapping[str, Any], *, token: Any = None) -> Any:
         """Set columns of a row; a value may be an expression over the row's own columns (keep it: it is compiled once).
 
+        One that reads other rows is a ``ValueError``: it would read them as they were before this waited for the row.
         Returns whether there was such a row.
         """
         names = tuple(values)

@@ -247,6 +247,10 @@ def test_what_a_row_guard_cannot_do_is_refused() -> None:
     for values, what in (({"nope": 1}, "nope"), ({"fence_value": 1}, "own column"), ({"id": 2}, "key")):
         with pytest.raises(ValueError, match=what):
             ACCOUNTS.update(bind, 1, values, token=token(1))
+    seats = sa.select(sa.func.count()).select_from(SEAT).scalar_subquery()
+    for number in (seats, ACCOUNT.c.balance + seats, SEAT.c.number, sa.literal_column("(select 1)")):
+        with pytest.raises(ValueError, match=r"RowGuard\.update\(\) cannot take what reads other rows"):
+            ACCOUNTS.statements.change("postgresql", {"balance": number}, None)
     with pytest.raises(ValueError, match="lacks id"):
         ACCOUNTS.insert(bind, {"balance": 1}, token=token(1))
 
