@@ -15,7 +15,7 @@ live as materialized (
 ),
 lane as materialized (
     -- The bounds go back so far (%(back)s seconds) where a job may have been committed after others that were enqueued later.
-    select l.number, l.queue, l.task, l.priority,
+    select l.number, l.queue, l.task, {schema}.pair(l.queue, l.task) as pair, l.priority,
         case when l.due_at is null then '-infinity' else least(l.due_at, (select now from instant) - make_interval(secs => %(back)s)) end as due_at,
         case when l.due_at <= (select now from instant) - make_interval(secs => %(back)s) then l.id else 0 end as id
     from unnest(
@@ -29,7 +29,8 @@ quota as materialized (
         select l.number
         from lane l cross join lateral (
             select j.id, j.due_at from {schema}.job j
-            where j.status = 'ready' and j.exclusive is null and j.queue = l.queue and j.task = l.task and j.priority = l.priority
+            where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) = l.pair
+                and j.queue = l.queue and j.task = l.task and j.priority = l.priority
                 and (j.due_at, j.id) >= (l.due_at, l.id) and j.due_at <= (select now from instant)
             order by j.due_at, j.id
             limit %(peek)s

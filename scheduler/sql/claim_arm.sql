@@ -5,7 +5,8 @@
 select a.id, l.priority, a.due_at
 from lane l cross join lateral (
     select j.id, j.due_at from {schema}.job j
-    where j.status = 'ready' and j.exclusive is null and j.queue = l.queue and j.task = l.task and j.priority = l.priority
+    where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) = l.pair
+        and j.queue = l.queue and j.task = l.task and j.priority = l.priority
         and (j.due_at, j.id) >= (l.due_at, l.id) and j.due_at <= (select now from instant)
     order by j.due_at, j.id
     limit case

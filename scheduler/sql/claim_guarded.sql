@@ -77,7 +77,8 @@ waiting as (
     from unnest(%(lane_queues)s::text[], %(lane_tasks)s::text[], %(lane_priorities)s::int[]) l(queue, task, priority)
     join room r on r.name = l.queue and r.free > 0 cross join lateral (
         select j.id, j.due_at from {schema}.job j
-        where j.status = 'ready' and j.exclusive is null and j.queue = l.queue and j.task = l.task and j.priority = l.priority
+        where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) = {schema}.pair(l.queue, l.task)
+            and j.queue = l.queue and j.task = l.task and j.priority = l.priority
             and j.due_at <= (select now from instant)
         order by j.due_at, j.id
         limit least(%(batch)s, r.free)

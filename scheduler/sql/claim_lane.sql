@@ -23,7 +23,8 @@ picked as materialized (
             select id, nextval({token_literal}) as token
             from (
                 select j.id from {schema}.job j
-                where j.status = 'ready' and j.exclusive is null and j.queue = %(queue)s and j.task = %(task)s and j.priority = %(priority)s::int
+                where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) = {schema}.pair(%(queue)s, %(task)s)
+                    and j.queue = %(queue)s and j.task = %(task)s and j.priority = %(priority)s::int
                     and (j.due_at, j.id) >= ((select due_at from lane), (select id from lane)) and j.due_at <= (select now from live)
                 order by j.due_at, j.id
                 limit %(batch)s

@@ -14,14 +14,16 @@ brim as materialized (
 step as (
     select p.queue, p.task, 1 as number, (
         select j.priority from {schema}.job j
-        where j.status = 'ready' and j.exclusive is null and j.queue = p.queue and j.task = p.task and j.priority < p.below
+        where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) = {schema}.pair(p.queue, p.task)
+            and j.queue = p.queue and j.task = p.task and j.priority < p.below
         order by j.priority desc, j.due_at, j.id limit 1
     ) as priority
     from unnest(%(queues)s::text[], %(tasks)s::text[], %(belows)s::bigint[]) p(queue, task, below)
     union all
     select s.queue, s.task, s.number + 1, (
         select j.priority from {schema}.job j
-        where j.status = 'ready' and j.exclusive is null and j.queue = s.queue and j.task = s.task and j.priority < s.priority
+        where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) = {schema}.pair(s.queue, s.task)
+            and j.queue = s.queue and j.task = s.task and j.priority < s.priority
         order by j.priority desc, j.due_at, j.id limit 1
     )
     from step s
@@ -30,7 +32,8 @@ step as (
 upcoming as materialized (
     select s.queue, s.task, s.priority, (
         select j.due_at from {schema}.job j
-        where j.status = 'ready' and j.exclusive is null and j.queue = s.queue and j.task = s.task and j.priority = s.priority
+        where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) = {schema}.pair(s.queue, s.task)
+            and j.queue = s.queue and j.task = s.task and j.priority = s.priority
             and j.due_at > (select now from instant)
         order by j.due_at, j.id limit 1
     ) as due_at

@@ -2,16 +2,16 @@
 -- nothing waits. Locks: none. Index: job_ready and job_exclusive_due, one look-up for each row.
 with recursive ordinary as (
     (
-        select queue, task, 1 as number from {schema}.job
+        select {schema}.pair(queue, task) as pair, queue, task, 1 as number from {schema}.job
         where status = 'ready' and exclusive is null
-        order by queue, task limit 1
+        order by {schema}.pair(queue, task), priority desc, due_at, id limit 1
     )
     union all
-    select n.queue, n.task, o.number + 1
+    select n.pair, n.queue, n.task, o.number + 1
     from ordinary o cross join lateral (
-        select j.queue, j.task from {schema}.job j
-        where j.status = 'ready' and j.exclusive is null and (j.queue, j.task) > (o.queue, o.task)
-        order by j.queue, j.task limit 1
+        select {schema}.pair(j.queue, j.task) as pair, j.queue, j.task from {schema}.job j
+        where j.status = 'ready' and j.exclusive is null and {schema}.pair(j.queue, j.task) > o.pair
+        order by {schema}.pair(j.queue, j.task), j.priority desc, j.due_at, j.id limit 1
     ) n
     where o.number < %(most)s
 ),

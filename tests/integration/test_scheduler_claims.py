@@ -10,6 +10,7 @@ from support.jobs import Hand, Tables, completed, ended, installed_beside
 from support.waiting import eventually
 
 from scheduler import Scheduler
+from scheduler._lanes import Lanes
 from scheduler._store import Settled
 from scheduler.console.embedded import Postgres
 from scheduler.errors import NotMigratedError, ValueRefusedError
@@ -108,6 +109,34 @@ def test_a_worker_claims_and_rescues_only_what_it_can_run_and_the_rest_stays_vis
     tables.move_clock(LEASE + 1)
     assert [job.id for job in narrow.rescue()] == [mine]
     assert tables.states() == {"ready": 1, "leased": 2}, "what it cannot run is still there to be rescued by others"
+
+
+def test_tasks_and_queues_that_share_a_number_in_the_index_are_told_apart(
+    app: Scheduler, tables: Tables, hand: Callable[..., Hand]
+) -> None:
+    tables.rows(
+        "create or replace function {s}.pair(queue text, task text) returns bigint"
+        " language sql immutable as 'select 0::bigint'"
+    )
+    tables.rows("reindex index {s}.job_ready")
+    for priority in (0, 3, 9):
+        app.enqueue("other", priority=priority)
+        app.enqueue("work", queue="beside", priority=priority)
+    forms: list[dict[str, Any]] = [{"guarded": False, "sweep": False}, {"guarded": False}, {}]
+    for at in range(len(forms) + 1):
+        app.enqueue("work", at, priority=3 if at else 0)
+    for at, form in enumerate(forms):
+        assert [job.args for job in hand(owner=f"of one lane {at}").claim(1, **form)] == [at]
+    app.queue("default", limit=9)
+    app.sync_queues()
+    limited = hand({"work": LEASE, "unknown": LEASE}, owner="limited").claim()
+    assert [(job.queue, job.task, job.args) for job in limited] == [("default", "work", len(forms))]
+    app.enqueue("work", "third", queue="third")
+    third = hand({"work": LEASE, "other": LEASE}, owner="third", queues=["third"])
+    assert [job.args for job in third.claim()] == ["third"]
+    assert not third.looks_again, "nothing of its own is left"
+    assert not third.on("claim").execute(third.statements["lanes"], Lanes(["third"], ["work"]).search()).fetchall()
+    assert tables.states() == {"leased": 5, "ready": 6}
 
 
 def test_a_batch_takes_no_more_than_it_asks_for(app: Scheduler, tables: Tables, hand: Callable[..., Hand]) -> None:
