@@ -23,6 +23,7 @@ MAX_RECIPIENTS = 100
 """What every server takes for one message (RFC 5321 §4.5.3.1.8)."""
 
 _HARMLESS = (NonASCIILocalPartDefect, ObsoleteHeaderDefect)
+_RESENT = ("Resent-To", "Resent-Cc", "Resent-Bcc")
 _ADDRESS_HEADERS = ("From", "Sender", "To", "Cc", "Bcc", "Reply-To")
 
 
@@ -136,6 +137,13 @@ def _recipients(boxes: dict[str, tuple[Mailbox, ...]], limits: Limits) -> tuple[
 
 
 def _check_headers(message: EmailMessage) -> None:
+    for name in _RESENT:
+        if message[name] is not None:
+            # They would be the envelope, and one of them a secret (RFC 5322 §3.6.6).
+            raise ValueError(
+                f"{name} is not served: the outbox sends to those in To, Cc and Bcc; name its readers there, and take "
+                f"{name} out of the message"
+            )
     for part in message.walk():
         for name, value in part.items():
             check_text(check_header_name(name), str(value))

@@ -275,12 +275,22 @@ def test_a_message_inside_a_message_is_content() -> None:
         (simple(text="\ud800"), "text"),
         (simple(attachments=[Attachment("a\nb", b"")]), r"attachments\[0\].filename"),
         (simple(attachments=[Attachment("a", b"", "nonsense")]), r"attachments\[0\].type"),
+        (simple(attachments=[Attachment("a", b"", "text/ht ml")]), r"attachments\[0\].type"),
+        (simple(attachments=[Attachment("a", b"", 'application/x"y')]), r"attachments\[0\].type"),
+        (simple(headers={"Resent-Bcc": "b@example.org"}), "Resent-Bcc"),
+        (simple(headers={"resent-to": "b@example.org"}), "Resent-To"),
         (simple(attachments=[Attachment("a", b"x" * 100_000)]), "bytes"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(message: Email, field: str) -> None:
     with pytest.raises(ValueError, match=field):
         frozen(message)
+
+
+@pytest.mark.parametrize("kind", ["application/pdf", "x-world/x-vrml", "text/calendar; method=REQUEST", "a/b+c.d"])
+def test_a_media_type_goes_out_as_it_is(kind: str) -> None:
+    content = frozen(simple(attachments=[Attachment("a", b"x", kind)])).message
+    assert f"Content-Type: {kind}\r\n".encode() in content.replace(b'"', b"")
 
 
 def test_wrong_types_are_refused_by_name() -> None:
