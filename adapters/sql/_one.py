@@ -122,7 +122,7 @@ def _without_returning(statement: Any) -> Any:
 
 
 def refuse_foreign(element: Any, table: Table, whose: str) -> None:
-    """Raise ``ValueError`` for a part of a statement that reads other rows than the one of ``table`` that it changes."""
+    """Raise ``ValueError`` for a part of a statement that reads other rows than the one that it changes."""
     if element is table:
         return
     foreign_column = isinstance(element, ColumnClause) and (
