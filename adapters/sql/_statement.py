@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -75,7 +76,7 @@ def fenced_statement(
                 found = _read(effect, guard.send(one))
             if found is not None:
                 return found
-            with target.transaction():
+            with _transaction(target, guard):
                 return guard.perform(make)
     except ContentionError as exc:
         _name(exc, write)
@@ -90,7 +91,7 @@ async def _awaited(target: Any, guard: Any, make: Any, write: Write, effect: Eff
                     found = _read(effect, await guard.look(lambda _: _send(one)))
                 if found is not None:
                     return found
-                async with target.transaction():
+                async with _transaction_async(target, guard):
                     found = await guard.perform(make)
             else:
                 found = await guard.perform(make)
@@ -108,6 +109,33 @@ def _commits_by_itself(target: Any) -> bool:
         return False
     idle = target.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
     return bool(target.autocommit and idle and target.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF)
+
+
+@contextmanager
+def _transaction(target: Any, guard: Any) -> Iterator[None]:
+    """A transaction of ours on the caller's connection: an error of its commit is named."""
+    block = target.transaction()
+    block.__enter__()
+    try:
+        yield
+    except BaseException as exc:
+        block.__exit__(type(exc), exc, exc.__traceback__)
+        raise
+    with committing(guard):
+        block.__exit__(None, None, None)
+
+
+@asynccontextmanager
+async def _transaction_async(target: Any, guard: Any) -> AsyncIterator[None]:
+    block = target.transaction()
+    await block.__aenter__()
+    try:
+        yield
+    except BaseException as exc:
+        await block.__aexit__(type(exc), exc, exc.__traceback__)
+        raise
+    with committing(guard):
+        await block.__aexit__(None, None, None)
 
 
 def _name(exc: ContentionError, write: Write) -> None:

@@ -1,5 +1,6 @@
 """Guard and effect in one statement: the guard's verdicts, and nothing read from before it waited."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -205,6 +206,33 @@ def test_on_a_connection_in_autocommit_the_statement_is_the_transaction(pg: str)
     with psycopg.connect(pg) as implicit, pytest.raises(errors.NotInTransactionError):
         fenced_statement(implicit, "a", SET, {"key": "x", "to": 5}, token=token(9))
     assert (ledger(pg), marks(pg)) == ({"x": 2}, {"a": "shop/line-a/5"})
+
+
+@pytest.mark.parametrize("existing", [True, False], ids=["one statement", "several"])
+def test_a_lost_commit_of_its_own_transaction_is_unknown(pg_dsn: str, existing: bool) -> None:
+    """The first write to a resource takes several statements, in a transaction that is made for them."""
+    sql_doors.prepare(pg_dsn)
+    bind = sql_doors.engine(pg_dsn)
+    if existing:
+        raise_fence(bind, "a", token=token(1))
+    with bind.begin() as connection:
+        connection.execute(
+            sa.text("""create function die() returns trigger language plpgsql as
+                'begin perform pg_terminate_backend(pg_backend_pid()); return null; end'""")
+        )
+        connection.execute(
+            sa.text("""create constraint trigger die after insert on ledger deferrable initially deferred
+                for each row execute function die()""")
+        )
+    with psycopg.connect(pg_dsn, autocommit=True) as bare, pytest.raises(errors.OutcomeUnknownError):
+        fenced_statement(bare, "a", ADD, {"id": "x", "owner": 1}, token=token(5))
+
+    async def work() -> None:
+        async with await psycopg.AsyncConnection.connect(pg_dsn, autocommit=True) as twin:
+            await fenced_statement(twin, "a", ADD, {"id": "x", "owner": 1}, token=token(5))
+
+    with pytest.raises(errors.OutcomeUnknownError):
+        asyncio.run(work())
 
 
 def test_in_the_callers_transaction_the_lock_timeout_is_as_it_was(pg: str) -> None:
