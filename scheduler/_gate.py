@@ -72,9 +72,7 @@ class Gate:
             with run.connection.transaction():
                 found = run("overlap_due", batch=size, without=list(self._left))
                 names = {name: overlap for name, overlap in found if overlap is not None}
-                if names:
-                    self._decide(run, names)
-                return len(found), len(names)
+                return len(found), self._decide(run, names) if names else 0
         except (psycopg.IntegrityError, psycopg.DataError) as exc:
             # The database refuses what one of them wants: the others must not wait for it.
             if len(names) == 1:
@@ -85,12 +83,14 @@ class Gate:
                 self._batch(run, 1)
             return len(names), len(names)
 
-    def _decide(self, run: Run, names: dict[str, str]) -> None:
+    def _decide(self, run: Run, names: dict[str, str]) -> int:
+        """Decide about schedules; return about how many."""
         decisions: dict[str, Decision] = {}
         for name, ids, started, keys, backfilled in run("overlap_state", names=list(names), most=MOST):
             live = [Live(*pair) for pair in zip(ids, started, strict=True)]
             waiting = [Waiting(*pair) for pair in zip(keys, backfilled, strict=True)]
             decisions[name] = decide(names[name], live, waiting)  # type: ignore[arg-type]
+        decisions = self._free(run, decisions)
         for name, decision in decisions.items():
             if decision.cancel:
                 ended = end(
@@ -104,6 +104,14 @@ class Gate:
             schedules, keys = zip(*admitted, strict=True)
             for name, key, _, _ in run("overlap_admit", schedules=list(schedules), keys=list(keys)):
                 log.info("schedule %r: occurrence %s enqueued", name, key)
+        return len(decisions)
+
+    @staticmethod
+    def _free(run: Run, decisions: dict[str, Decision]) -> dict[str, Decision]:
+        """Leave what would cancel a job that somebody is just settling to the next look."""
+        wanted = sorted(job for decision in decisions.values() for job in decision.cancel)
+        free = {job for (job,) in run("job_lock_free", ids=wanted)} if wanted else set()
+        return {name: decision for name, decision in decisions.items() if free.issuperset(decision.cancel)}
 
     def _skip(self, run: Run, decisions: dict[str, Decision]) -> None:
         skipped = [(name, key, one.reason) for name, one in decisions.items() for key in one.skip]

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import completed
+from support.jobs import completed, ended
 from support.locks import wait_until_blocked
 from support.schedules import HOUR, MINUTE, SECOND, Ground, hour, schedules_ground
 from support.waiting import eventually
@@ -269,22 +269,39 @@ def test_gates_and_claims_side_by_side_never_let_two_of_a_schedule_live(
         assert mine == sorted(mine), "each in its turn"
 
 
-def test_a_job_that_ends_while_it_is_to_be_cancelled_stays_as_it_ended(
-    ground: Ground, pool: ThreadPoolExecutor, person: Run
-) -> None:
+def test_a_job_that_ends_while_it_is_to_be_cancelled_stays_as_it_ended(ground: Ground, person: Run) -> None:
     put(ground, overlap="cancel_other")
     ground.step(hour(9))
     first = ground.hand.claim_one()
     ground.at(hour(10))
     ground.materialise()
-    settling = ground.hand.on("settle")
-    with settling.transaction():
+    with ground.hand.on("settle").transaction():
         ground.hand.complete(first)
-        deciding = pool.submit(ground.gate.look, person.connection)
-        wait_until_blocked(ground.tables.dsn, pid(person.connection), by=pid(settling))
-    assert deciding.result(60) == 0
+        assert ground.gate.look(person.connection) == BUSY
+    assert ground.gate.look(person.connection) == 0
     assert ground.tables.job(first.id)["status"] == "completed"
     assert ground.hand.claim_one().due_at == hour(10)
+
+
+def test_a_gate_that_cancels_waits_for_no_settlement_and_none_waits_in_a_circle(
+    ground: Ground, pool: ThreadPoolExecutor, person: Run
+) -> None:
+    """A settlement takes what completed and then the rest, the gate one schedule after another."""
+    app = ground.process()
+    for name in "abc":
+        app.put_schedule(name, "0 * * * *", tz="UTC", task="send", args=name, reason="set up", overlap="cancel_other")
+    ground.step(hour(9))
+    jobs = {job.schedule: job for job in ground.hand.claim()}
+    ground.at(hour(10))
+    ground.materialise()
+    with ground.hand.on("settle").transaction():
+        ground.hand.complete(jobs["b"])
+        assert pool.submit(ground.gate.look, person.connection).result(60) == 0
+        ground.hand.settle(*(ended(jobs[name], "ready", "retried", delay=0.0) for name in "ac"))
+    states = {name: ground.tables.job(job.id)["status"] for name, job in jobs.items()}
+    assert states == {"a": "cancelled", "b": "completed", "c": "cancelled"}
+    ground.decide()
+    assert sorted(job.schedule or "" for job in ground.hand.claim()) == ["a", "b", "c"]
 
 
 # -- releases
