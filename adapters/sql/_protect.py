@@ -33,9 +33,11 @@ def protect(bind: Any, table: Any, resource: Any, *, schema: str | None = None) 
     partitions, also later ones (but their TRUNCATE: protect it again, ``fencing doctor`` says where). SQLite: the sign
     of a fenced write ends with a commit or rollback of SQLAlchemy; a COMMIT sent as text leaves it until the next one,
     and a row that ``INSERT OR REPLACE`` pushes out is not asked for.
-    May be repeated, with another expression too. Recorded. ``bind`` as for ``create_all``, or an async one (awaitable).
+    May be repeated, with another expression too. Recorded. ``bind`` as for ``create_all``, or an async one (awaitable);
+    a connection of psycopg in a ``transaction()``.
 
-    Raises ``ValueError`` for a table that is not there or cannot be protected.
+    Raises ``ValueError`` for a table that is not there or cannot be protected, and the database's own error for what is
+    no expression over a row's columns: a name that it does not have, an aggregate.
     """
     name, expression = _table_name(table), _expression(resource)
 
@@ -199,6 +201,7 @@ def _protect_postgresql(tx: Tx, name: str, expression: str, schema: str | None) 
         raise ValueError(f"{tx.downstream}: {name} is a partition; protect the partitioned table, which covers it")
     _, marks, *_ = yield from _find(tx, f"{schema}.fencing_mark" if schema else "fencing_mark")
     full = f"{triggers.quoted(space)}.{triggers.quoted(table)}"
+    yield Statement(triggers.trial(f"only {full}", expression), None)
     function = f"{triggers.quoted(marks)}.{triggers.quoted(triggers.function_name(f'{space}.{table}'))}"
     yield Statement(triggers.postgresql_function(function, triggers.quoted(marks), expression), None)
     for sql in triggers.postgresql_triggers(full, function, partitioned=kind == "p"):
@@ -235,6 +238,7 @@ def _protect_sqlite(tx: Tx, name: str, expression: str, schema: str | None) -> P
     rows = yield Statement(f"pragma {_prefix(schema)}table_info({triggers.quoted(name)})", None)
     if not rows:
         raise ValueError(f"{tx.downstream}: there is no table {name}; nothing was changed")
+    yield Statement(triggers.trial(f"{_prefix(schema)}{triggers.quoted(name)}", expression), None)
     for sql in triggers.sqlite_triggers(schema, name, [row[1] for row in rows], expression):
         yield Statement(sql, None)
     yield from _say_protecting(schema)

@@ -30,6 +30,15 @@ def _note(expression: str) -> str:
     return f"/* resource: {expression} */"
 
 
+def trial(table: str, expression: str) -> str:
+    """A statement that changes and reads nothing, and fails for what is no expression over a row of the table.
+
+    Without it every later write would fail. In a WHERE, for there no aggregate is allowed, which would be one resource
+    for all rows of a statement.
+    """
+    return f"select 1 from {table} where cast(({expression}) as text) is null limit 0"
+
+
 def function_name(table: str) -> str:
     """The trigger function of one table (``SCHEMA.NAME``, as the database writes it)."""
     return PREFIX + hashlib.sha256(table.encode()).hexdigest()[:16]

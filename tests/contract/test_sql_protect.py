@@ -252,6 +252,15 @@ def test_an_expression_is_one_expression(bad: str) -> None:
         protect(sa.create_engine("sqlite://"), "ledger", bad)
 
 
+@pytest.mark.parametrize("bad", ["no_such_column", "max(id)", "row_number() over ()", "id ||"])
+def test_an_expression_that_the_rows_do_not_have_is_refused_at_once(address: str, bad: str) -> None:
+    bind = sql_doors.engine(address)
+    with pytest.raises(DBAPIError):
+        protect(bind, "ledger", bad)
+    assert [one.resource for one in protected(bind)] == ["id"]
+    fenced_write(bind, "a", effect=lambda tx: sql_doors.do(tx, PUT, id="a", owner=1), token=token(5))
+
+
 def test_what_is_not_there_cannot_be_protected(address: str) -> None:
     with pytest.raises(ValueError, match="no table nowhere"):
         protect(sql_doors.engine(address), "nowhere", "id")
