@@ -9,7 +9,7 @@ from typing import cast
 from sqlalchemy import Connection, Engine
 
 from adapters._tx import Plan, Statement, SyncTx, run, transaction_of
-from adapters.email._sql import TABLES, from_database, now
+from adapters.email._sql import TABLES, check_dialect, from_database, now
 from adapters.email._states import HELD, OPEN, WAITING_PARTS, of_parts, sql_list
 from fencing import Finding
 from fencing.errors import SchemaMissingError
@@ -26,6 +26,10 @@ def diagnose(bind: Engine | Connection) -> Iterable[Finding]:
             return diagnose(connection)
     tx = cast(SyncTx, transaction_of(bind, read_only=True, tables=TABLES))
     place = f"{tx.downstream}, outbox"
+    try:
+        check_dialect(tx.dialect)
+    except TypeError as exc:
+        return [Finding("outbox.tables", "broken", place, str(exc), "no message can be put or sent", "move it there")]
     try:
         facts = run(diagnose_plan(tx.dialect), tx)
     except SchemaMissingError as exc:

@@ -16,7 +16,7 @@ from adapters.email._freeze import MAX_BYTES, MAX_RECIPIENTS, Limits, freeze
 from adapters.email._message import Email
 from adapters.email._people import People
 from adapters.email._put import Order, put_plan
-from adapters.email._sql import TABLES
+from adapters.email._sql import TABLES, check_dialect
 from adapters.email._states import Policy
 from fencing import fenced_write, history
 from fencing._law import MAX_RESOURCE_BYTES
@@ -155,6 +155,7 @@ class _Call:
 
     def __init__(self, tx: Any, orders: Sequence[Order], token: Any) -> None:
         self.transaction = transaction_of(tx, tables=TABLES)
+        check_dialect(self.transaction.dialect)
         self._tx = tx
         self._orders = orders
         self._claim = inherited_lease() if token is None else token

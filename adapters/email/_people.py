@@ -10,7 +10,7 @@ from adapters._tx import Plan, SyncTx, is_async, run, run_async, transaction_of
 from adapters.email._acts import Resolution, cancel_plan, purge_plan, requeue_plan, resolve_plan
 from adapters.email._addresses import check_text
 from adapters.email._entries import bytes_plan, counts_plan, list_plan, show_plan, stats_plan
-from adapters.email._sql import TABLES
+from adapters.email._sql import TABLES, check_dialect
 from adapters.email._states import FINISHED, STATES, State
 
 T = TypeVar("T")
@@ -139,5 +139,6 @@ def _act(tx: Any, make: Callable[[str], Plan[T]]) -> Any:
 
 def _run(tx: Any, make: Callable[[str], Plan[T]], *, read_only: bool) -> Any:
     transaction = transaction_of(tx, read_only=read_only, tables=TABLES)
+    check_dialect(transaction.dialect)
     plan = make(transaction.dialect)
     return run_async(plan, transaction) if is_async(transaction) else run(plan, cast(SyncTx, transaction))

@@ -25,6 +25,7 @@ from adapters.email._lookups import doubts_plan, looked_up_plan
 from adapters.email._order import sweep_plan, unpark_plan
 from adapters.email._redirect import RedirectTransport
 from adapters.email._settle import Through
+from adapters.email._sql import check_dialect
 from adapters.email._transport import LookUp, Outgoing, Transport, key_window, look_up_of
 from fencing import LeaseSource, history
 from fencing._lease import lease_clock, process_holder
@@ -81,6 +82,7 @@ class Relay:
             raise TypeError(
                 f"engine is a SQLAlchemy Engine, not {type(engine).__name__}: a relay is a thread and takes a sync one"
             )
+        check_dialect(engine.dialect.name)
         if not isinstance(leases, LeaseSource):
             raise TypeError(f"leases is a LeaseSource such as a Scheduler, not {type(leases).__name__}")
         for what, number, most in (("batch", batch, 1000), ("connections", connections, 100)):

@@ -38,9 +38,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from adapters.email._sql import DIALECTS, check_dialect
 from adapters.email._states import ENDED_OTHERWISE, HELD, OPEN, PARKED, RECIPIENT_STATES, STATES, UNFINISHED, sql_list
-
-_DIALECTS = ("postgresql", "sqlite")
 
 metadata = MetaData()
 """The tables ``fencing_outbox``, ``fencing_outbox_recipient`` and ``fencing_outbox_event``, for Alembic's
@@ -184,8 +183,8 @@ def ddl(dialect: str) -> str:
 
     ``dialect``: ``"postgresql"`` or ``"sqlite"``. Raises ``ValueError`` for another one.
     """
-    if dialect not in _DIALECTS:
-        raise ValueError(f"there is DDL for {' and '.join(_DIALECTS)}, not for {dialect!r}")
+    if dialect not in DIALECTS:
+        raise ValueError(f"there is DDL for {' and '.join(DIALECTS)}, not for {dialect!r}")
     known = make_url(f"{dialect}://").get_dialect()()
     made: list[CreateTable | CreateIndex] = []
     for table in metadata.sorted_tables:
@@ -227,6 +226,7 @@ _LOCK = 0x6F7574626F78
 
 
 def _create(connection: Connection) -> None:
+    check_dialect(connection.dialect.name)
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     metadata.create_all(connection)

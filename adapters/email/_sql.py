@@ -10,11 +10,20 @@ from typing import Any
 TABLES = "adapters.email.create_all(bind)"
 """How the outbox's tables are made, for :class:`~fencing.errors.SchemaMissingError`."""
 
+DIALECTS = ("postgresql", "sqlite")
+"""Where the outbox can stand."""
+
 IDLE_IN_TRANSACTION_MS = 20_000
 """A relay that is stopped between two statements of a short transaction hides its rows for at most this long."""
 
 _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now'{offset})"
 _SQLITE_FORMAT = "%Y-%m-%d %H:%M:%S.%f"  # to read; strftime() writes a year before 1000 with fewer digits
+
+
+def check_dialect(dialect: str) -> None:
+    """Raise ``TypeError`` for a database in which the outbox cannot stand, before it says something misleading."""
+    if dialect not in DIALECTS:
+        raise TypeError(f"the outbox stands in PostgreSQL or SQLite, not in {dialect}; nothing was done")
 
 
 def now(dialect: str) -> str:

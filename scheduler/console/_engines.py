@@ -53,6 +53,18 @@ def there(engine: sqlalchemy.Engine) -> sqlalchemy.Engine:
     return engine
 
 
+def outbox_engine_of(text: str) -> sqlalchemy.Engine:
+    """As :func:`engine_of`, for a database in which the outbox can stand."""
+    from adapters.email._sql import check_dialect  # its extra is needed for mail alone
+
+    engine = engine_of(text)
+    try:
+        check_dialect(engine.dialect.name)
+    except TypeError as exc:
+        raise click.UsageError(f"--target: {exc}") from exc
+    return engine
+
+
 @contextmanager
 def transaction(engine: sqlalchemy.Engine) -> Iterator[sqlalchemy.Connection]:
     """A transaction for one command; a database that is not there is one line for the person, not a traceback."""

@@ -14,7 +14,7 @@ import click
 from adapters.email import Relay
 from scheduler import Scheduler
 from scheduler._prometheus import serving
-from scheduler.console._engines import engine_of, transport_of
+from scheduler.console._engines import outbox_engine_of, transport_of
 from scheduler.console._options import database_options, json_option, load_app, print_json
 from scheduler.console._outbox_metrics import OutboxCollector
 
@@ -72,7 +72,7 @@ def relay(
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     leases = load_app(app) if app else Scheduler(dsn, schema=schema)
-    engine = engine_of(target or leases._database.conninfo)
+    engine = outbox_engine_of(target or leases._database.conninfo)
     service = Relay(
         engine,
         transport_of(transport),

@@ -12,7 +12,7 @@ import click
 
 from adapters.email import Act, Details, Entry, Outbox, Purged, Resolution
 from adapters.email._states import FINISHED, STATES, State
-from scheduler.console._engines import engine_of, transaction
+from scheduler.console._engines import outbox_engine_of, transaction
 from scheduler.console._options import (
     act_options,
     actor_option,
@@ -41,7 +41,7 @@ def _ask(target: str | None, dsn: str | None, question: Callable[[Outbox, Any], 
     place = target or dsn
     if not place:
         raise click.UsageError("no database: pass --target or --dsn, or set FENCING_OUTBOX or FENCING_DSN")
-    with transaction(engine_of(place)) as tx:
+    with transaction(outbox_engine_of(place)) as tx:
         return question(Outbox(), tx)
 
 

@@ -230,6 +230,7 @@ def test_what_is_wrong_with_the_database_is_one_line(capsys: pytest.CaptureFixtu
         ("postgresql://nobody@127.0.0.1:1/nothing", "postgresql+psycopg://nobody@127.0.0.1:1/nothing"),
         ("nonsense://x", "no database under this URL"),
         ("nonsense", "--target takes a URL or MODULE:ATTRIBUTE"),
+        ("mysql+pymysql://nobody@localhost:1/x", "--target: the outbox stands in PostgreSQL or SQLite, not in mysql"),
         ("json:dumps", "json:dumps is a function, not a SQLAlchemy Engine"),
     ):
         console.url = url

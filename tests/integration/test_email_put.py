@@ -9,14 +9,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from support.mariadb import MariaDB
 from support.outbox import mail, outbox_engine, row, url_of
 from support.waiting import eventually
 
 import adapters.email
-from adapters.email import Outbox, Put, diagnose
+from adapters.email import Item, MemoryTransport, Outbox, Put, Relay, create_all, diagnose
 from fencing import Lease, Token, fenced_write, history, raise_fence, read_mark
 from fencing._lease import holding, lease_clock
 from fencing.errors import (
@@ -29,6 +30,7 @@ from fencing.errors import (
     SchemaMissingError,
     StaleTokenError,
 )
+from fencing.testing import MemoryLeases
 
 OUTBOX = Outbox(from_="sender@example.org")
 
@@ -342,6 +344,28 @@ def test_targets_that_could_not_hold_it_are_refused(pg: Engine, pg_dsn: str) -> 
     with psycopg.connect(pg_dsn, autocommit=True) as connection, pytest.raises(NotInTransactionError):
         OUTBOX.put(connection, mail(), key="k")
     assert count(pg) == 0
+
+
+def test_a_database_in_which_it_cannot_stand_is_told_and_left_alone(mariadb: MariaDB, pg_names: Iterator[str]) -> None:
+    name = next(pg_names)
+    engine = create_engine(mariadb.create_database(name))
+    told = "PostgreSQL or SQLite, not in mysql"
+    with pytest.raises(TypeError, match=told):
+        create_all(engine)
+    with engine.begin() as tx:
+        assert not inspect(tx).get_table_names()
+        for call in (
+            lambda: OUTBOX.put(tx, mail(), key="k"),
+            lambda: OUTBOX.put_many(tx, [Item(message=mail(), key="k")]),
+            lambda: OUTBOX.stats(tx),
+            lambda: OUTBOX.cancel(tx, "k", actor="a", reason="r"),
+            lambda: Relay(engine, MemoryTransport(), leases=MemoryLeases().source("test")),
+        ):
+            with pytest.raises(TypeError, match=told):
+                call()
+        assert [finding.severity for finding in diagnose(tx)] == ["broken"]
+    engine.dispose()
+    mariadb.drop_database(name)
 
 
 def test_missing_tables_are_named_with_the_remedy(pg_dsn: str) -> None:
