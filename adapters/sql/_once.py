@@ -86,8 +86,9 @@ def claim_key(
         )
     if result is None:
         raise KeyConflictError(
-            f"{downstream}: the effect of the key {key!r} is running in this very transaction: "
-            "an effect cannot contain itself",
+            f"{downstream}: the key {key!r} has a record without a result: its effect is running in this very "
+            "transaction (an effect cannot contain itself), or has committed by itself. Look at what it wrote: "
+            "what is to be done anew takes another key",
             key=key,
             differs="still running",
             downstream=downstream,

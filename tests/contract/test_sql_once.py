@@ -186,6 +186,19 @@ def test_an_effect_cannot_contain_itself(address: str) -> None:
     assert applied(address) == {}
 
 
+def test_an_effect_that_committed_by_itself_is_never_run_again(address: str) -> None:
+    def commit(connection: sa.Connection) -> None:
+        do(connection, ADD, id="count")
+        connection.commit()
+
+    bind = sql_doors.engine(address)
+    with pytest.raises(errors.NotInTransactionError):
+        fenced_write(bind, "a", effect=commit, token=token(5), once="k")
+    with pytest.raises(errors.KeyConflictError, match="committed by itself"):
+        fenced_write(bind, "a", effect=lambda handle: pytest.fail("must not run"), token=token(6), once="k")
+    assert ledger(address) == {"count": 1}
+
+
 def test_an_effect_may_contain_another(address: str) -> None:
     inner = Effect("inner", "inner")
 
