@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -19,8 +19,9 @@ from support.waiting import eventually
 
 from adapters.sql import compact, create_all
 from fencing import Lease, LeaseSource, current_lease, fenced_write, raise_fence, read_mark
+from fencing._lease import lease_clock
 from fencing.errors import LeaseLostError, LeaseUnavailableError, StaleTokenError
-from scheduler import Scheduler
+from scheduler import Scheduler, _leases
 from scheduler.console.embedded import Postgres
 
 
@@ -140,6 +141,34 @@ def test_it_is_renewed_while_it_is_held(app: Scheduler, other: Scheduler, tables
         lease.ensure()
         assert not lease.lost.is_set()
     assert row(tables, "reindex") is None
+
+
+def test_its_deadline_is_counted_from_before_it_was_asked_for(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted from the answer, a slow one would let the holder believe in a lease that is over in the database."""
+    asked: list[float] = []
+    believed: list[float] = []
+    extend = Lease.extend
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any) -> Any:
+            asked.append(lease_clock())
+            return function(*args)
+
+        return noted
+
+    def extended(lease: Lease, deadline: float) -> None:
+        believed.append(deadline - asked[-1])
+        extend(lease, deadline)
+
+    monkeypatch.setattr(_leases, "acquire_lease", noting(_leases.acquire_lease))
+    monkeypatch.setattr(_leases, "renew_leases", noting(_leases.renew_leases))
+    monkeypatch.setattr(Lease, "extend", extended)
+    with app.lease("reindex", ttl=3) as lease:
+        assert lease._deadline <= asked[0] + 3
+        eventually(lambda: believed, "it is renewed")
+    assert max(believed) <= 3
 
 
 def test_who_waits_gets_it_when_it_is_released(app: Scheduler, other: Scheduler, tables: Tables) -> None:

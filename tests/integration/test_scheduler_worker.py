@@ -391,6 +391,36 @@ class Parts:
             link.close()
 
 
+def test_a_deadline_is_counted_from_before_the_claim_and_the_renewal_were_sent(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted from the answer, a slow one would let the worker believe in a lease that is over in the database."""
+    asked: list[float] = []
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **options: Any) -> Any:
+            asked.append(lease_clock())
+            return function(*args, **options)
+
+        return noted
+
+    monkeypatch.setattr(Claim, "__call__", noting(Claim.__call__))
+    monkeypatch.setattr(_heart, "renew", noting(_heart.renew))
+    app.task("work", lease=30)(print)
+    app.enqueue("work")
+    parts = Parts(app, tables, threads=1)
+    parts.claimer.run_once()
+    (held,) = parts.work.held.values()
+    assert held.lease.remaining() > 30 - 5
+    assert held.lease._deadline <= asked[0] + 30
+    held.lease._deadline -= 20
+    parts.links.append(Link(Database(tables.dsn), "heart"))
+    _heart.Heart(parts.links[-1], Statements(tables.schema), parts.work, "me").run_once()
+    assert held.lease.remaining() > 30 - 5
+    assert held.lease._deadline <= asked[-1] + 30
+    parts.close()
+
+
 def test_a_busy_worker_leaves_to_others_what_it_cannot_start(app: Scheduler, tables: Tables) -> None:
     app.task("slow")(print)
     app.enqueue_many("slow", range(6))
