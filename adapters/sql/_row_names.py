@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table
+from sqlalchemy import DateTime, Integer, Table, Uuid
 
 from fencing._law import check_resources
 
@@ -30,6 +31,7 @@ class RowNames:
         self._name = resource
         self._parse = parse
         self._prefix = f"{table.fullname}/"
+        self._spell = {name: spell for name in columns if (spell := _spelling(table.c[name].type)) is not None}
 
     def resource(self, key: Mapping[str, Any]) -> str:
         """Return the name of the row with this key."""
@@ -42,7 +44,7 @@ class RowNames:
         return check_resources((self._prefix + "/".join(str(key[name]) for name in self._columns),))[0]
 
     def key(self, key: Any) -> Mapping[str, Any]:
-        """Return the key by column. Raises ``ValueError`` for what cannot be one."""
+        """Return the key by column, in one spelling of several. Raises ``ValueError`` for what cannot be one."""
         names = self._columns
         if type(key) is int and len(names) == 1:
             return {names[0]: key}
@@ -53,6 +55,11 @@ class RowNames:
             given = dict(zip(names, parts, strict=True)) if len(parts) == len(names) else {}
         if set(given) != set(names):
             raise ValueError(f"the key of {self._table.fullname} is {', '.join(names)}; it cannot be {key!r}")
+        for name, spell in self._spell.items():
+            try:
+                given[name] = spell(given[name])
+            except (TypeError, ValueError, AttributeError) as exc:
+                raise ValueError(f"{self._table.fullname}.{name} cannot be {given[name]!r}: {exc}") from exc
         return given
 
     def key_of(self, name: str) -> Mapping[str, Any]:
@@ -99,3 +106,29 @@ class RowNames:
             except ValueError:
                 return None
         return key
+
+
+def _spelling(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes one value of all that a database takes for the same: two names of one row would be two marks."""
+    if isinstance(kind, Integer):
+        return _integer
+    if isinstance(kind, Uuid):
+        return _uuid if kind.as_uuid else lambda value: str(_uuid(value))
+    if isinstance(kind, DateTime):
+        return _moment
+    return None
+
+
+def _integer(value: Any) -> int:
+    number = int(value)
+    if not isinstance(value, str | bytes) and number != value:
+        raise ValueError("it is no whole number")
+    return number
+
+
+def _uuid(value: Any) -> UUID:
+    return value if isinstance(value, UUID) else UUID(value)
+
+
+def _moment(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.utcoffset() is not None else value

@@ -118,7 +118,7 @@ class RowGuard:
         while len(found) < limit:
             rows = yield Statement(self._sql.marked, {"fencing_limit": limit, "fencing_place": place})
             for row in rows:
-                name = self._resource(dict(zip(self._sql.keys, row[4:], strict=True)))
+                name = self._resource(self._key(dict(zip(self._sql.keys, row[4:], strict=True))))
                 mark = mark_in([row[:4]])
                 if mark is not None and name.startswith(prefix):
                     found.append((name, mark))
@@ -137,7 +137,8 @@ class RowGuard:
         if missing:
             raise ValueError(f"values= lacks {', '.join(missing)}: the row's key is what is fenced")
         self._check(values, but_keys=False)
-        return self._write(target, {name: values[name] for name in self._sql.keys}, token, values, self._insert)
+        key = self._key({name: values[name] for name in self._sql.keys})
+        return self._write(target, key, token, {**values, **key}, self._insert)
 
     def update(self, target: Any, key: Any, values: Mapping[str, Any], *, token: Any = None) -> Any:
         """Set columns of a row; a value may be an expression over the row's own columns (keep it: it is compiled once).

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -274,6 +276,34 @@ def test_longer_keys_and_names_of_ones_own(pg: str) -> None:
     day = sa.Table("day", sa.MetaData(), sa.Column("day", sa.Date, primary_key=True), *row_mark_columns())
     with pytest.raises(TypeError, match="key="):
         RowGuard(day).names.key_of("day/2026-11-30")
+
+
+def test_a_row_has_one_name_however_its_key_is_spelt(address: str) -> None:
+    bind = sql_doors.engine(address)
+    for number, other in ((7, "07"), (8, Decimal("8.0")), (9, "9")):
+        assert ACCOUNTS.insert(bind, {"id": number, "balance": 0}, token=token(5))
+        assert ACCOUNTS.delete(bind, other, token=token(6))
+        with pytest.raises(errors.StaleTokenError):
+            ACCOUNTS.insert(bind, {"id": other, "balance": 0}, token=token(5))
+        with pytest.raises(errors.StaleTokenError):
+            ACCOUNTS.insert(bind, {"id": number, "balance": 0}, token=token(5))
+    for bad in ("seven", 7.5, None, [7]):
+        with pytest.raises(ValueError, match=r"account\.id cannot be"):
+            ACCOUNTS.update(bind, bad, {"balance": 1}, token=token(7))
+
+
+def test_uuids_and_times_have_one_spelling() -> None:
+    def names(kind: Any, *keys: Any) -> set[str]:
+        table = sa.Table("t", sa.MetaData(), sa.Column("id", kind, primary_key=True), *row_mark_columns())
+        return {RowGuard(table).resource(key) for key in keys}
+
+    one = UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
+    spelt = (str(one), str(one).upper(), one.hex, f"{{{one}}}")
+    assert names(sa.Uuid(), one, *spelt) == {f"t/{one}"}
+    assert names(sa.Uuid(as_uuid=False), *spelt) == {f"t/{one}"}
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert names(sa.DateTime(timezone=True), noon, noon.astimezone(timezone(timedelta(hours=3)))) == {f"t/{noon}"}
+    assert names(sa.DateTime(), noon.replace(tzinfo=None)) == {"t/2026-01-01 12:00:00"}
 
 
 def test_what_the_doctor_says_of_rows(address: str) -> None:
