@@ -19,7 +19,7 @@ from scheduler._json import storable
 from scheduler._loop import log
 from scheduler._sql import Statements
 from scheduler._store import Claimed
-from scheduler._tasks import Task
+from scheduler._tasks import Task, declared_fences
 
 BATCH = 20
 """How many revocations one sweep takes at most: raising one may wait for a paused holder's open transaction."""
@@ -93,7 +93,7 @@ class Raiser:
         lease = Lease(token, f"job/{claimed.id}", f"revoked by {actor}", deadline=0.0)
         lease.began_at = claimed.created_at
         job = Job(claimed, lease)
-        for target, *resources in self._awaited(task.fences(job)):
+        for target, resources in declared_fences(task.name, self._awaited(task.fences(job))):
             try:
                 self._awaited(raise_fence(target, *resources, token=job))
             except StaleTokenError:

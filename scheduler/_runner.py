@@ -22,6 +22,7 @@ from scheduler._loop import log
 from scheduler._retry import Bury, RetryIn
 from scheduler._states import Outcome
 from scheduler._store import Settlement
+from scheduler._tasks import declared_fences
 from scheduler._tracing import Attempting, attempting
 
 MAX_ERROR = 10_000
@@ -146,7 +147,7 @@ class Runner:
         """Raise the job's marks; return False if another live holder has one of them, or a newer one was there."""
         fences = held.task.fences
         assert fences is not None
-        declared = [(target, resources) for target, *resources in self._async.wait_for(fences(job))]
+        declared = declared_fences(job.task, self._async.wait_for(fences(job)))
         if not held.task.preempt and self._met_by_others(job, declared):
             return False
         for target, resources in declared:

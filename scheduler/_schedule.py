@@ -202,6 +202,8 @@ class Schedule:
         """The most by which an occurrence is late."""
         try:
             span = self.jitter if isinstance(self.jitter, timedelta) else timedelta(seconds=self.jitter)
+        except TypeError:
+            raise TypeError(f"jitter is a number of seconds or a timedelta, not {self.jitter!r}") from None
         except (OverflowError, ValueError):  # infinite, or not a number
             span = -_TICK
         if not timedelta() <= span <= MAX_JITTER:

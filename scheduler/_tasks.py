@@ -67,6 +67,7 @@ def make_task(
         )
     if fences is not None and not callable(fences):
         fixed = list(fences)
+        declared_fences(name, fixed)
 
         def fences(_: Job) -> Any:
             return fixed
@@ -82,6 +83,18 @@ def make_task(
         inspect.iscoroutinefunction(handler),
         float(max_runtime) if max_runtime is not None else None,
     )
+
+
+def declared_fences(task: str, given: object) -> list[tuple[Any, list[Any]]]:
+    """Return what a task's ``fences=`` gave for a job, as (target, resources). ``TypeError`` for another shape."""
+    found: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for one in found:
+        if not isinstance(one, tuple | list) or len(one) < 2:
+            raise TypeError(
+                f"task {task!r}: fences= gives a list of (target, resource, …), such as [(engine, 'invoice/7')], "
+                f"not {given!r}"
+            )
+    return [(target, resources) for target, *resources in found]
 
 
 def check_name(what: str, name: object, most: int = 200) -> str:

@@ -260,10 +260,18 @@ def test_an_option_without_meaning_is_refused_by_name(options, field):
 
 
 @pytest.mark.parametrize(
-    "options", [{"expr": 5}, {"max_gap": 3}, {"start_at": "2026-01-01"}, {"tz": None}, {"tz": UTC}, {"jitter": "5"}]
+    ("options", "says"),
+    [
+        ({"expr": 5}, "a cron rule is a text"),
+        ({"max_gap": 3}, "max_gap is a timedelta"),
+        ({"start_at": "2026-01-01"}, "start_at is an aware datetime"),
+        ({"tz": None}, "tz is the name"),
+        ({"tz": UTC}, "tz is the name"),
+        ({"jitter": "5"}, "jitter is a number"),
+    ],
 )
-def test_an_argument_of_another_type_is_a_type_error(options):
-    with pytest.raises(TypeError):
+def test_an_argument_of_another_type_is_a_type_error(options, says):
+    with pytest.raises(TypeError, match=says):
         Schedule(**{"expr": "0 0 * * *", **options})
 
 

@@ -19,7 +19,7 @@ from scheduler._json import MAX_JSON, json_text, storable
 from scheduler._retry import MAX_WAIT
 from scheduler._sql import Statements
 from scheduler._states import FINAL, STATES, TRANSITIONS
-from scheduler._tasks import check_name, make_task
+from scheduler._tasks import check_name, declared_fences, make_task
 from scheduler.errors import (
     DatabaseError,
     DatabaseUnavailableError,
@@ -219,6 +219,21 @@ def test_a_fixed_list_of_fences_is_the_same_for_every_job() -> None:
     job: Job = None  # type: ignore[assignment]
     assert task.fences is not None
     assert task.fences(job) == task.fences(job) == [("target", "a")]
+
+
+@pytest.mark.parametrize("given", [("engine", "a"), [("engine",)], ["engine"], "engine", None, [None]], ids=repr)
+def test_fences_of_another_shape_are_refused_by_the_task_s_name(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"task 'send': fences= gives a list of \(target, resource, …\)"):
+        declared_fences("send", given)
+    if isinstance(given, list | tuple):  # a fixed list is known when the task is registered
+        with pytest.raises(TypeError, match="task 'send': fences="):
+            make_task("send", print, 30, Retry(), given, False, 100)
+
+
+def test_fences_may_come_from_a_generator() -> None:
+    given = ((target, "a", "b") for target in ("one", "two"))
+    assert declared_fences("send", given) == [("one", ["a", "b"]), ("two", ["a", "b"])]
+    assert declared_fences("send", []) == []
 
 
 # -- where tokens start
