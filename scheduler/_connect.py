@@ -10,9 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.types.json import set_json_loads
+try:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.types.json import set_json_loads
+except ImportError as exc:  # it is installed with us, the C library under it is not
+    raise ImportError(
+        "scheduler cannot load psycopg, which needs PostgreSQL's libpq: pip install 'psycopg[binary]', or install the "
+        "system's (Debian: libpq5)",
+        name=exc.name,
+    ) from exc
 
 from fencing.errors import ContentionError
 from scheduler._json import json_value

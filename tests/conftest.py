@@ -154,7 +154,7 @@ def smtp_sink() -> Iterator[SmtpSink]:
         yield sink
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     """Print the kill matrix of the planted bugs, where they were planted."""
     if matrix := kill_matrix.lines():
         terminalreporter.section("kill matrix")

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from email.headerregistry import Address
 from typing import TypeVar
 
-from email_validator import EmailNotValidError, validate_email
+try:
+    from email_validator import EmailNotValidError, validate_email
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        f"adapters.email needs {exc.name}: pip install 'fencing-toolkit[email]'", name=exc.name
+    ) from exc
 
 T = TypeVar("T")
 

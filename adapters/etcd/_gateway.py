@@ -9,9 +9,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import httpx
-
 from fencing.errors import FencingError
+
+try:
+    import httpx
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        f"adapters.etcd needs {exc.name}: pip install 'fencing-toolkit[etcd]'", name=exc.name
+    ) from exc
 
 # gRPC status codes (google.rpc.Code), which the gateway passes on.
 _NOT_FOUND: Final = 5

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    ConnectionError,
-    InvalidResponse,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-    TryAgainError,
-)
+try:
+    from redis.exceptions import (
+        AskError,
+        AuthenticationError,
+        AuthorizationError,
+        BusyLoadingError,
+        ClusterCrossSlotError,
+        ClusterDownError,
+        ConnectionError,
+        InvalidResponse,
+        NoPermissionError,
+        NoScriptError,
+        OutOfMemoryError,
+        ReadOnlyError,
+        RedisError,
+        ResponseError,
+        TimeoutError,
+        TryAgainError,
+    )
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        f"adapters.redis needs {exc.name}: pip install 'fencing-toolkit[redis]'", name=exc.name
+    ) from exc
 
 from fencing.errors import ContentionError, FencingError, OutcomeUnknownError
 

@@ -88,7 +88,8 @@ def main(arguments: list[str] | None = None) -> Any:
         return cli.main(arguments, prog_name="fencing", standalone_mode=True)
     except (FencingError, ImportError) as exc:
         extra = _EXTRAS.get((getattr(exc, "name", None) or "").partition(".")[0])
-        click.echo(f"fencing: {exc}" + (f": pip install 'fencing-toolkit[{extra}]'" if extra else ""), err=True)
+        told = extra is None or "pip install" in str(exc)
+        click.echo(f"fencing: {exc}" + ("" if told else f": pip install 'fencing-toolkit[{extra}]'"), err=True)
         sys.exit(1)
     except ValueError as exc:
         click.echo(f"fencing: {exc}", err=True)

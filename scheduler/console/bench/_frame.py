@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from scheduler.console.embedded import Postgres, SmtpSink, Valkey
+from scheduler.console.embedded import Postgres, Valkey
+
+if TYPE_CHECKING:
+    from scheduler.console.embedded import SmtpSink
 
 
 class Servers:
@@ -46,6 +49,9 @@ class Servers:
     @cached_property
     def smtp(self) -> SmtpSink:
         """A mail server that keeps what it is sent, on a thread of this process."""
+        # Now only: it brings the outbox and what that needs, and the other groups need none of it.
+        from scheduler.console.embedded import SmtpSink
+
         return self._started.enter_context(SmtpSink())
 
     def __enter__(self) -> Self:
