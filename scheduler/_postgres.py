@@ -46,11 +46,11 @@ class Claim:
             "tasks": list(leases),
             "leases": [float(seconds) for seconds in leases.values()],
         }
-        self._guard = {"queues": list(queues), "values": self.VALUES}
+        self._pairs = {"queues": list(queues), "tasks": list(leases)}
         self._after = ""
         # Where others have locked what is first, a claim looks further, up to so many batches.
         self._wider = 1
-        self.waiting = True
+        self.waiting = False
         """Whether there were exclusive jobs or queues with a limit when that was last looked at."""
         self.next_at = float("inf")
         """When the next job that was not due at the last sweep will be, by :func:`lease_clock`."""
@@ -69,7 +69,14 @@ class Claim:
         # From when the answer is here: a little too late finds the job, a little too early finds nothing.
         here = lease_clock()
         self._lanes.found([row[:3] for row in rows if row[2] is not None])
+        self.waiting = any(row[2] is None for row in rows)
+        if not self.waiting:
+            self._after = ""
         self.next_at = min([here + row[3] for row in rows if row[3] is not None], default=float("inf"))
+
+    def _guarded_waits(self, connection: Connection) -> bool:
+        found = connection.execute(self._statements["guarded_waits"], self._pairs).fetchall()
+        return bool(found[0][0])
 
     def __call__(
         self, connection: Connection, batch: int, *, guarded: bool = True, sweep: bool = True, back: float = 0.0
@@ -77,10 +84,14 @@ class Claim:
         """Return up to ``batch`` jobs, their tokens rising.
 
         The tokens are durable when this returns. Without ``guarded``, exclusive jobs and queues with a limit are
-        passed over. Without ``sweep``, it begins where the last claim ended, or ``back`` seconds before now.
+        passed over; with it, it is looked first whether there are any. Without ``sweep``, it begins where the last
+        claim ended, or ``back`` seconds before now.
         """
         if sweep:
             self._look_ahead(connection)
+        elif guarded and not self.waiting:
+            self.waiting = self._guarded_waits(connection)
+        guarded = guarded and self.waiting
         lane = None if guarded else self._lanes.single(bounded=not sweep)
         if lane is not None:
             return self._of_one_lane(connection, {**lane, "batch": batch, "back": back}, sweep)
@@ -89,7 +100,7 @@ class Claim:
         text = self._plain
         if guarded:
             text = self._guarded
-            parameters |= {**self._guard, "after": self._after}
+            parameters |= {"queues": self._pairs["queues"], "values": self.VALUES, "after": self._after}
         for _ in range(3):
             rows = connection.execute(text, parameters).fetchall()
             if not rows:

@@ -1,7 +1,8 @@
 -- lanes: which priorities the waiting jobs of some queues and tasks have, below a given one each, up to %(most)s each; and in how many seconds the
 -- next of them will be due (null: none that is not due already, or its queue is full: whoever ends a job of it looks again).
--- Rows: (queue, task, priority, next_in), higher ones of a task first, and one with no priority for the exclusive jobs of each queue and task.
--- Locks: none. Index: job_ready, two look-ups for each; job_exclusive_due, one; job_leased where there are queues with a limit.
+-- Rows: (queue, task, priority, next_in), higher ones of a task first, and one with no priority for what only the guarded claim takes: the exclusive
+--   jobs of each queue and task, and each queue with a limit, which has no task.
+-- Locks: none. Index: job_ready, two look-ups for each; job_exclusive_due, two; job_leased where there are queues with a limit.
 with recursive instant as materialized (select {schema}.clock() as now),
 brim as materialized (
     select q.name from {schema}.queue q
@@ -45,9 +46,15 @@ upcoming as materialized (
         order by j.due_at limit 1
     )
     from unnest(%(queues)s::text[], %(tasks)s::text[]) p(queue, task)
+    where (
+        select j.due_at from {schema}.job j
+        where j.status = 'ready' and j.exclusive is not null and j.queue = p.queue and j.task = p.task
+        order by j.due_at limit 1
+    ) is not null
+    union all
+    select q.name, null, null, null from {schema}.queue q where q.max_running is not null and q.name = any(%(queues)s::text[])
 )
 select queue, task, priority,
     case when queue <> all(array(select name from brim)) then extract(epoch from due_at - (select now from instant))::float8 end as next_in
 from upcoming
-where priority is not null or due_at is not null
 order by queue, task, priority desc

@@ -139,6 +139,29 @@ def test_tasks_and_queues_that_share_a_number_in_the_index_are_told_apart(
     assert tables.states() == {"leased": 5, "ready": 6}
 
 
+@pytest.mark.parametrize("sweep", [False, True], ids=["told by a look", "told by a sweep"])
+@pytest.mark.parametrize("kind", ["an exclusive job", "a limited queue"])
+def test_the_guarded_claim_is_sent_only_where_something_needs_it_and_then_at_once(
+    app: Scheduler, tables: Tables, hand: Callable[..., Hand], kind: str, sweep: bool
+) -> None:
+    one = hand()
+
+    def guarded() -> int:
+        text = "select count(*) from pg_prepared_statements where statement like '%walked as%'"
+        return int(one.on("claim").execute(text, prepare=False).fetchall()[0][0])
+
+    app.enqueue("work", "ordinary")
+    app.enqueue("other", "of another task", exclusive="value")
+    assert [job.args for job in one.claim(sweep=False)] == ["ordinary"]
+    assert (one.claim(), guarded()) == ([], 0)
+    if kind == "a limited queue":
+        app.queue("default", limit=2)
+        app.sync_queues()
+    app.enqueue("work", "guarded", exclusive="value" if kind == "an exclusive job" else None)
+    assert [job.args for job in one.claim(sweep=sweep)] == ["guarded"]
+    assert guarded() == 1
+
+
 def test_a_batch_takes_no_more_than_it_asks_for(app: Scheduler, tables: Tables, hand: Callable[..., Hand]) -> None:
     app.enqueue_many("work", range(50))
     assert len(hand().claim(20)) == 20

@@ -84,16 +84,18 @@ def _work(dsn: str, number: int, said: Queue[_Done]) -> None:
     claim = Claim(statements, owner, ["default"], {"no-op": tasks["no-op"].lease})
     claimer = Claimer(link, claim, work, tasks, owner, _THREADS, MAX_BATCH, POLL, Gate(statements, owner, POLL))
     settler = Settler(link, statements, work, owner, lambda: None)
-    idle = _run_dry(claimer, settler, work)
+    done = _run_dry(claimer, settler, work)
     with link.use("listen") as connection:
         connection.execute(f'listen "{statements.channel}"')
-    said.put(idle)
     for _ in range(2):
         with link.use("listen") as connection:
+            # Not before the connection is in use, or what came in between would be lost with the look whether it lives.
+            said.put(done)
             for _ in connection.notifies(timeout=_PATIENCE, stop_after=1):
                 pass
         claimer.sweep_soon()
-        said.put(_run_dry(claimer, settler, work))
+        done = _run_dry(claimer, settler, work)
+    said.put(done)
     link.close()
 
 
