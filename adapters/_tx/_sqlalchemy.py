@@ -38,6 +38,7 @@ class SqlalchemyTx:
         self._tables = tables
         self._connection: Connection | None = None
         self._outer: tuple[Any, Any] = (None, None)
+        self._ends = 0
         self._inside: Any = None
 
     @property
@@ -55,11 +56,14 @@ class SqlalchemyTx:
             sql = statement.sql
             if not isinstance(sql, str) or not sql.startswith("pragma"):  # which needs no transaction
                 self._take_write_lock(connection)
+            ends = connection.info.get(_ENDS, 0) if self.dialect == "mysql" else None
             if statement.params is None:
                 result = connection.exec_driver_sql(sql, execution_options=_AS_IT_IS)
             else:
                 known = _text(sql) if isinstance(sql, str) else sql
                 result = connection.execute(known, statement.params, execution_options=_NO_STREAM)
+            if ends is not None and ends == self._ends:  # an end that is only now heard of came before this statement
+                self._ends = connection.info.get(_ENDS, 0)
             return [tuple(row) for row in result] if result.returns_rows else []
         except SQLAlchemyError as exc:
             reraise(exc, self.downstream, self._tables)
@@ -88,8 +92,8 @@ class SqlalchemyTx:
                 finally:
                     self._inside = outside
         except SQLAlchemyError as exc:
-            # A deadlock took the savepoint with the transaction; the error of rolling back to it says nothing.
-            if failed is None or exc is failed or not self._ended_by_deadlock(connection):
+            # The savepoint went with the transaction; the error of rolling back to it says nothing.
+            if failed is None or exc is failed or not self._ended_by_server(connection):
                 raise
             raise failed from failed.__cause__
 
@@ -104,9 +108,8 @@ class SqlalchemyTx:
         if self.dialect == "sqlite":
             return bool(getattr(raw, "in_transaction", True))
         if self.dialect == "mysql":
-            # A deadlock has rolled the whole transaction back, and DDL has committed it.
-            status = getattr(raw, "server_status", _MYSQL_IN_TRANSACTION)
-            return not self._ended_by_deadlock(self._connection) and bool(status & _MYSQL_IN_TRANSACTION)
+            # Whatever has begun since.
+            return not self._ended_by_server(self._connection) and _is_in_transaction(raw)
         # A COMMIT sent as text, or a statement that failed, is known to libpq and not to SQLAlchemy.
         status = getattr(getattr(raw, "info", None), "transaction_status", _IN_TRANSACTION)
         return bool(status == _IN_TRANSACTION)
@@ -116,9 +119,12 @@ class SqlalchemyTx:
         if isinstance(self._source, Session):
             self._source.flush()
 
-    def _ended_by_deadlock(self, connection: Connection) -> bool:
+    def _ended_by_server(self, connection: Connection) -> bool:
+        """Whether MariaDB or MySQL has ended it: as a deadlock's victim, or by a statement that commits."""
         root = self._outer[0]
-        return root is not None and connection.info.get(_ENDED) is root
+        if root is not None and connection.info.get(_ENDED) is root:
+            return True
+        return self.dialect == "mysql" and bool(connection.info.get(_ENDS, 0) != self._ends)
 
     def _enter(self) -> Connection:
         connection = self._checked_out()
@@ -131,8 +137,12 @@ class SqlalchemyTx:
             if not connection.in_transaction():
                 connection.begin()  # what SQLAlchemy's autobegin does at the first statement
             self._outer = (connection.get_transaction(), connection.get_nested_transaction())
-            if self.dialect == "mysql" and not event.contains(connection.engine, "handle_error", _note_deadlock):
-                event.listen(connection.engine, "handle_error", _note_deadlock)
+            if self.dialect == "mysql":
+                if not event.contains(connection.engine, "handle_error", _note_deadlock):
+                    event.listen(connection.engine, "handle_error", _note_deadlock)
+                    event.listen(connection.engine, "after_cursor_execute", _note_end)
+                connection.info[_OPEN] = _is_in_transaction(connection.connection.driver_connection)
+                self._ends = connection.info.get(_ENDS, 0)
         self._connection = connection
         return connection
 
@@ -297,6 +307,26 @@ def _note_deadlock(context: ExceptionContext) -> None:
     cause: Any = context.original_exception
     if context.connection is not None and cause.args and cause.args[0] == _DEADLOCK:
         context.connection.info[_ENDED] = context.connection.get_transaction()
+
+
+_ENDS = "fencing.ends"
+_OPEN = "fencing.open"
+
+
+def _note_end(connection: Connection, *_: Any) -> None:
+    """Count how often a statement of MariaDB or MySQL has ended the transaction that was open before it: DDL commits.
+
+    The next one begins another transaction, which looks the same, and holds no fence.
+    """
+    info, is_open = connection.info, _is_in_transaction(connection.connection.driver_connection)
+    if info.get(_OPEN) and not is_open:
+        info[_ENDS] = info.get(_ENDS, 0) + 1
+    info[_OPEN] = is_open
+
+
+def _is_in_transaction(raw: Any) -> bool:
+    """As the server said in its last answer, if the driver tells: asyncmy passes over the answer that it is not."""
+    return bool(getattr(raw, "server_status", _MYSQL_IN_TRANSACTION) & _MYSQL_IN_TRANSACTION)
 
 
 _AS_IT_IS: dict[str, Any] = {**_NO_STREAM, "no_parameters": True}

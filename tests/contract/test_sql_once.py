@@ -258,7 +258,7 @@ def test_an_effect_that_rolls_back_in_sql_text_is_told(address: str) -> None:
         do(connection, "rollback")
         do(connection, PUT, id="a", owner=1)
 
-    with pytest.raises(errors.NotInTransactionError, match="'k'"):
+    with pytest.raises(errors.NotInTransactionError, match=r"'k'|inside the fenced block"):
         fenced_write(sql_doors.engine(address), "a", effect=effect, once="k", token=token(1))
     assert (ledger(address), marks(address), applied(address)) == ({}, {}, {})
 

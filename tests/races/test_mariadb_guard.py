@@ -344,6 +344,35 @@ def test_what_it_cannot_do_is_said(bank: str) -> None:
             pass
 
 
+@pytest.mark.parametrize("sql", ["create table passing (n integer)", "truncate table ledger", "commit"])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_statement_that_commits_ends_the_fence_whatever_comes_after_it(bank: str, sql: str, key: str | None) -> None:
+    def effect(connection: sa.Connection) -> None:
+        do(connection, sql)
+        raise_fence(sql_doors.engine(bank), "a", token=token(9))
+        do(connection, PUT, id="a", owner=5)
+
+    try:
+        with sql_doors.engine(bank).connect() as connection:
+            do(connection, "select * from ledger")
+            with pytest.raises(errors.NotInTransactionError):
+                fenced_write(connection, "a", effect=effect, token=token(5), once=key)
+            connection.rollback()
+            # What ended before the block is no matter.
+            do(connection, PUT, id="b", owner=1)
+            do(connection, "analyze table ledger")
+            with fenced_write(connection, "b", token=token(5)):
+                do(connection, PUT, id="b", owner=2)
+            connection.commit()
+            with fenced_write(connection, "b", token=token(5)):
+                do(connection, PUT, id="b", owner=3)
+            connection.commit()
+    finally:
+        with sql_doors.engine(bank).begin() as connection:
+            do(connection, "drop table if exists passing")
+    assert ledger(bank) == {"b": 3}
+
+
 def test_autocommit_of_the_drivers_own_is_refused(bank: str) -> None:
     address = f"{bank}&autocommit=true"
     with sql_doors.engine(address).connect() as connection, pytest.raises(errors.NotInTransactionError):
