@@ -101,6 +101,20 @@ class AppliesEffectsAsync(Protocol):
         """Await ``effect(handle)`` under the fence; with ``once``, at most once for that key."""
 
 
+class PendingVerdict(Protocol):
+    """The verdict of a write that its block did not wait for."""
+
+    def then(self, call: Callable[[BaseException | None], None]) -> None:
+        """Call with what refused the write, None if nothing did, once that is known."""
+
+
+class HasLateVerdict(Protocol):
+    """The optional part of what :meth:`Guard.open` and :meth:`AsyncGuard.aopen` return."""
+
+    verdict: PendingVerdict | None
+    """Set when the block begins. None: the verdict is known by then, or by the end of the block."""
+
+
 @runtime_checkable
 class LeaseSource(Protocol):
     """Whoever hands out named leases with tokens: ``Scheduler``, and other issuers' adapters."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import copy_context
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
@@ -12,7 +13,7 @@ from typing import Any, Protocol, TypeVar, overload
 from fencing import history
 from fencing._law import Mark, check_resources
 from fencing._lease import Lease, current_lease, process_holder
-from fencing._ports import AppliesEffects, AppliesEffectsAsync, AsyncGuard, Guard
+from fencing._ports import AppliesEffects, AppliesEffectsAsync, AsyncGuard, Guard, PendingVerdict
 from fencing._refusals import note
 from fencing._registry import guard_for, is_async
 from fencing._token import Token
@@ -247,6 +248,11 @@ class recorded:
         if error is not None or history.recording():
             record(self._kind, self._guard, self._resources, self._token, self._holder, self._began, error)
 
+    def _record_late(self, verdict: PendingVerdict, error: BaseException | None) -> None:
+        """Record the write once its verdict is known; ``error``: what ended the block."""
+        context = copy_context()
+        verdict.then(lambda refused: context.run(recorded.__exit__, self, None, refused or error, None))
+
 
 def record(
     kind: history.Kind,
@@ -312,7 +318,11 @@ class _SyncWrite(recorded):
         except BaseException as exc:
             recorded.__exit__(self, type(exc), exc, exc.__traceback__)
             raise
-        recorded.__exit__(self, kind, error, trace)
+        verdict: PendingVerdict | None = getattr(self._inner, "verdict", None)
+        if verdict is None:
+            recorded.__exit__(self, kind, error, trace)
+        else:
+            self._record_late(verdict, error)
 
 
 class _AsyncWrite:
@@ -338,7 +348,11 @@ class _AsyncWrite:
         except BaseException as exc:
             self._record.__exit__(type(exc), exc, exc.__traceback__)
             raise
-        self._record.__exit__(kind, error, trace)
+        verdict: PendingVerdict | None = getattr(self._inner, "verdict", None)
+        if verdict is None:
+            self._record.__exit__(kind, error, trace)
+        else:
+            self._record._record_late(verdict, error)
 
 
 def _apply(

@@ -12,6 +12,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from adapters._tx._errors import SQL_TABLES, reraise
+from adapters._tx._late import CAN_BE_LATE, Late, Naming, late_cursor
 from adapters._tx._plan import Plan, Rows, Statement, encoded, to_pyformat
 from adapters._tx._ports import nothing_holds
 
@@ -115,6 +116,16 @@ class PsycopgTx(_PsycopgBase):
                 raise  # an error of the caller's own queued statements is the caller's, not ours to translate
             reraise(exc, self.downstream, self._tables)
 
+    def send_late(self, statement: Statement, name: Naming) -> Late | None:
+        """Queue a statement in a pipeline and do not wait; None, and nothing sent, where there is no pipeline."""
+        if not self._entered:
+            self._enter()
+        if not (CAN_BE_LATE and self._pipelined()):
+            return None
+        late = Late(name)
+        late_cursor(self.handle, late).execute(*_native(statement))
+        return late
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """A nested ``transaction()`` block; see :class:`SyncTx`."""
@@ -189,6 +200,16 @@ class AsyncPsycopgTx(_PsycopgBase):
             if exc is not cursor.error:
                 raise
             reraise(exc, self.downstream, self._tables)
+
+    async def send_late(self, statement: Statement, name: Naming) -> Late | None:
+        """As :meth:`PsycopgTx.send_late`."""
+        if not self._entered:
+            self._enter()
+        if not (CAN_BE_LATE and self._pipelined()):
+            return None
+        late = Late(name)
+        await late_cursor(self.handle, late).execute(*_native(statement))
+        return late
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

@@ -156,6 +156,8 @@ class Command:
     find_keys: Callable[[Words], Words]
     reshaped: bool
     may_block: bool
+    is_plain: bool
+    """One word, and the next one is the key: then there is no more to :meth:`check` than how many words it has."""
 
     def check(self, name: str, words: Words) -> Words:
         """Return the keys of the whole command. Raises ``ValueError`` for one that the script cannot execute."""
@@ -188,4 +190,5 @@ def command(name: str) -> Command:
         find_keys=_KEYS.get(first, _first),
         reshaped=first in _RESHAPED,
         may_block=first in ("XREAD", "XREADGROUP"),
+        is_plain=len(words) == 1 and first not in _KEYS,
     )

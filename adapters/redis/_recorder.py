@@ -9,7 +9,7 @@ from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.commands.core import CoreCommands
 from redis.exceptions import DataError
 
-from adapters.redis._commands import command
+from adapters.redis._commands import MAX_WORDS, command
 from adapters.redis._keys import MARK_PREFIX
 from adapters.redis._places import slot_of
 from adapters.redis._wire import number
@@ -68,15 +68,21 @@ class Tape:
         if self._sealed:
             raise FencingError(f"{name} came after the block of its fenced write had ended, and was not executed")
         known = command(name)
-        encode = self._encoder.encode
+        encoder = self._encoder
         words = [*known.words]
         sent = [known.packed]
         try:
             for argument in args:
-                # A whole number as the encoder does it, which takes its time.
-                encoded = b"%d" % argument if type(argument) is int else encode(argument)
-                if type(encoded) is not bytes:
-                    encoded = bytes(encoded)
+                # Whole numbers and text as the encoder does it, which takes its time.
+                kind = type(argument)
+                if kind is str:
+                    encoded = argument.encode(encoder.encoding, encoder.encoding_errors)
+                elif kind is int:
+                    encoded = b"%d" % argument
+                else:
+                    encoded = encoder.encode(argument)
+                    if type(encoded) is not bytes:
+                        encoded = bytes(encoded)
                 words.append(encoded)
                 sent.append(b"$%d\r\n%b\r\n" % (len(encoded), encoded))
         except DataError as exc:
@@ -84,7 +90,8 @@ class Tape:
                 f"{name}: argument {len(words) - len(known.words) + 1} is {argument!r}, of type "
                 f"{type(argument).__name__}; pass bytes, str, int or float"
             ) from exc
-        keys = known.check(name, words)
+        count = len(words)
+        keys = words[1:2] if known.is_plain and 1 < count <= MAX_WORDS else known.check(name, words)
         for key in keys:
             if key.startswith(MARK_PREFIX):
                 raise ValueError(f"{name}: the key {key!r} is a mark, which only the guard writes")
@@ -94,7 +101,6 @@ class Tape:
                     f"{self._slot[1]!r} in slot {self._slot[0]}, where no single step reaches both: "
                     f"name it with redis_key({self._slot[1]!r}, ...)"
                 )
-        count = len(words)
         if len(keys) == 1 and len(sent) > 1 and keys[0] is words[len(known.words)]:  # nearly always
             self.keys.append(sent[1])
         else:

@@ -39,23 +39,25 @@ local SEQUENCE_DIGITS = 16 -- leading zeros: so they have the order of their num
 
 local token, writer, stamp = ARGV[1], ARGV[2], ARGV[3]
 
--- A script of the caller's: EVAL, its text, how many keys, the keys, the other arguments. It sees them as KEYS and ARGV,
--- and what it raises is the reply, as redis.pcall gives it.
-local function run_script(first, after)
-  local chunk, broken = loadstring('local KEYS, ARGV = ...; ' .. ARGV[first + 1], '@user_script')
-  if not chunk then return {err = 'ERR Error compiling script: ' .. broken} end
-  local count = ARGV[first + 2] + 0
-  local keys = {unpack(ARGV, first + 3, first + 2 + count)}
-  local ran, reply = pcall(chunk, keys, {unpack(ARGV, first + 3 + count, after)})
-  redis.setresp(2)
-  if ran then return reply end
-  return {err = type(reply) == 'table' and reply.err or tostring(reply)}
+-- The usual write: the next one of a writer whose last one is known, under the token that the one mark has. It does
+-- without everything below, each part of which costs something as it is made.
+local is_usual = false
+local reply -- of the one command, if it was executed here
+if ARGV[4] == '1' then
+  local last = redis.call('HMGET', KEYS[1], 'token', writer)
+  is_usual = last[1] == token and last[2] and last[2] < string.sub(stamp, 1, SEQUENCE_DIGITS)
+  -- One command, of a reply that is the same in RESP3.
+  if is_usual and #ARGV == FIRST_COMMAND + ARGV[FIRST_COMMAND] and ARGV[FIRST_COMMAND + 1] ~= 'EVAL' then
+    reply = redis.pcall(unpack(ARGV, FIRST_COMMAND + 1))
+    if type(reply) == 'table' and reply.ok == 'OK' then
+      local stored = redis.pcall('HSET', KEYS[1], 'holder', ARGV[5], writer, stamp .. ' +')
+      if type(stored) == 'table' then return {'unrecorded', stored.err} end
+      return reply
+    end
+  end
 end
 
--- The usual write: the next one of a writer whose last one is known, under the token that the one mark has. It does
--- without the functions in this block, each of which costs something as it is made.
-local last = ARGV[4] == '1' and redis.call('HMGET', KEYS[1], 'token', writer)
-if not (last and last[2] and last[1] == token and last[2] < string.sub(stamp, 1, SEQUENCE_DIGITS)) then
+if not is_usual then
   -- Judge the token and raise the marks; returns what refuses or answers the write, nil if its commands are to be
   -- executed.
   local function judge()
@@ -206,9 +208,22 @@ if not (last and last[2] and last[1] == token and last[2] < string.sub(stamp, 1,
   if answer then return answer end
 end
 
+-- A script of the caller's: EVAL, its text, how many keys, the keys, the other arguments. It sees them as KEYS and ARGV,
+-- and what it raises is the reply, as redis.pcall gives it.
+local function run_script(first, after)
+  local chunk, broken = loadstring('local KEYS, ARGV = ...; ' .. ARGV[first + 1], '@user_script')
+  if not chunk then return {err = 'ERR Error compiling script: ' .. broken} end
+  local count = ARGV[first + 2] + 0
+  local keys = {unpack(ARGV, first + 3, first + 2 + count)}
+  local ran, reply = pcall(chunk, keys, {unpack(ARGV, first + 3 + count, after)})
+  redis.setresp(2)
+  if ran then return reply end
+  return {err = type(reply) == 'table' and reply.err or tostring(reply)}
+end
+
 local answer, n, after = {1}, 1, #ARGV
 local i = FIRST_COMMAND
-local reply
+local is_executed = reply ~= nil
 while i <= after do
   local words = ARGV[i] + 0
   local reshaped = words < 0
@@ -216,7 +231,8 @@ while i <= after do
     words = -words
     if string.find(ARGV[6], ' 3 ', 1, true) then redis.setresp(3) end
   end
-  if ARGV[i + 1] == 'EVAL' then reply = run_script(i + 1, i + words)
+  if is_executed then is_executed = false -- the one command: its reply is there
+  elseif ARGV[i + 1] == 'EVAL' then reply = run_script(i + 1, i + words)
   else reply = redis.pcall(unpack(ARGV, i + 1, i + words)) end
   if reshaped then redis.setresp(2) end
   if type(reply) == 'table' and reply.err then

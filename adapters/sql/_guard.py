@@ -28,7 +28,10 @@ class SqlGuard:
     ``MarkMissingError``. ``lock_timeout``: the longest wait for a mark that another transaction holds, in seconds;
     then ``ContentionError``. A shorter setting of the connection's own stays, and the connection's setting is
     untouched afterwards. None: the connection's own alone. ``bind``: which bind of a Session with several holds the
-    tables.
+    tables. ``late_verdict``: in a psycopg ``pipeline()`` the ``with`` block begins before the verdict is known, which
+    saves a round trip. A refused token fails the transaction in the server, and so nothing that is queued behind it is
+    executed; the refusal is raised by what next waits for an answer, at the latest the end of the ``transaction()``
+    block. What else the block does, outside of that transaction, it does unfenced. No difference outside a pipeline.
 
     Raises ``ValueError`` or ``TypeError`` for an option that has no meaning.
     """
@@ -40,8 +43,9 @@ class SqlGuard:
         on_missing: OnMissing = "create",
         lock_timeout: float | None = 5.0,
         bind: Any = None,
+        late_verdict: bool = False,
     ) -> None:
-        self._options = Options(schema, on_missing, lock_timeout, bind)
+        self._options = Options(schema, on_missing, lock_timeout, bind, late_verdict)
 
     def on(self, target: Any) -> SqlTargetGuard:
         """Return the guard of ``target``, to pass to ``fenced_write``, ``raise_fence`` and ``read_mark``.

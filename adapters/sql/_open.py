@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -119,7 +118,7 @@ class OpenGuard:
 class _Block:
     """The ``with`` block of a write. A class: a generator costs a tenth of the statement that it wraps."""
 
-    __slots__ = ("_guard", "_holder", "_resources", "_token", "_tx")
+    __slots__ = ("_guard", "_holder", "_resources", "_token", "_tx", "verdict")
 
     def __init__(self, guard: OpenGuard, resources: tuple[str, ...], token: Token, holder: str) -> None:
         self._guard = guard
@@ -130,10 +129,17 @@ class _Block:
     def __enter__(self) -> Any:
         guard = self._guard
         tx = self._tx = guard._tx()
-        guard._options.show_at_once(tx, self._resources, self._token, self._holder)
+        options = guard._options
+        self.verdict = (
+            options.show_late(tx, self._resources, self._token, self._holder) if options.late_verdict else None
+        )
+        if self.verdict is None:
+            options.show_at_once(tx, self._resources, self._token, self._holder)
         return tx.handle
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if self.verdict is not None:
+            self.verdict.raise_for(error)
         if kind is None:
             tx = self._tx
             if not tx.still_open():
@@ -164,14 +170,9 @@ class AsyncOpenGuard:
     def _look(self) -> AsyncTx:
         return cast(AsyncTx, self._options.transaction(self._target, read_only=True))
 
-    @asynccontextmanager
-    async def aopen(self, resources: tuple[str, ...], token: Token, holder: str) -> AsyncIterator[Any]:
+    def aopen(self, resources: tuple[str, ...], token: Token, holder: str) -> _AsyncBlock:
         """As :meth:`OpenGuard.open`."""
-        tx = self._tx()
-        await run_async(self._options.guard(tx, Write(resources, token, holder)), tx)
-        yield tx.handle
-        ensure_open(tx)
-        await tx.flush()
+        return _AsyncBlock(self, Write(resources, token, holder))
 
     async def aapply(
         self,
@@ -225,6 +226,31 @@ class AsyncOpenGuard:
         """As :meth:`OpenGuard.diagnose`."""
         tx = self._look()
         return await run_async(self._options.diagnose(tx), tx)
+
+
+class _AsyncBlock:
+    """The ``async with`` block of a write."""
+
+    def __init__(self, guard: AsyncOpenGuard, write: Write) -> None:
+        self._guard = guard
+        self._write = write
+        self.verdict: Any = None
+
+    async def __aenter__(self) -> Any:
+        tx = self._tx = self._guard._tx()
+        options, write = self._guard._options, self._write
+        late = options.show_late(tx, write.resources, write.token, write.holder)
+        self.verdict = await late if late is not None else None
+        if self.verdict is None:
+            await run_async(options.guard(tx, write), tx)
+        return tx.handle
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if self.verdict is not None:
+            self.verdict.raise_for(error)
+        if kind is None:
+            ensure_open(self._tx)
+            await self._tx.flush()
 
 
 def run_effect(tx: SyncTx, effect: Callable[[Any], Any]) -> Any:

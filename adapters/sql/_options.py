@@ -14,6 +14,7 @@ from adapters._tx import AsyncTx, Plan, SyncTx, run, transaction_of
 from adapters.sql._diagnose import diagnose
 from adapters.sql._dialect import Dialect
 from adapters.sql._explain import explaining, listing
+from adapters.sql._late import late_guard, naming
 from adapters.sql._marks import after_one, one_mark, raise_marks, read_mark, take_write_lock
 from adapters.sql._mysql import mysql
 from adapters.sql._once import Applied, check_key, claim_key
@@ -69,6 +70,7 @@ class Options:
     on_missing: OnMissing
     lock_timeout: float | None
     bind: Any
+    late_verdict: bool = False
     lock_timeout_ms: int | None = field(init=False)
     """The longest wait for a row, in milliseconds."""
 
@@ -119,6 +121,15 @@ class Options:
             exc.resource, exc.presented = resources[0], token
             raise
         return None
+
+    def show_late(self, tx: SyncTx | AsyncTx, resources: tuple[str, ...], token: Token, holder: str) -> Any:
+        """Show the token without waiting for the verdict, as asked for: a ``Late``, or None where it has to be waited
+        for. Awaitable for an async transaction. None too if nobody asked."""
+        send = getattr(tx, "send_late", None) if self.late_verdict else None
+        if send is None:
+            return None
+        statement = late_guard(self.schema, self.lock_timeout_ms, resources, token, holder, self.on_missing)
+        return send(statement, naming(tx, resources, token, self.on_missing))
 
     def raise_fence(self, tx: SyncTx | AsyncTx, write: Write) -> Plan[None]:
         """Raise the marks, making those that are missing whatever ``on_missing`` says: this is how marks are made."""

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-from adapters.sql import RowGuard, create_all, fenced_statement, protect, row_mark_columns, unprotect
+from adapters.sql import RowGuard, SqlGuard, create_all, fenced_statement, protect, row_mark_columns, unprotect
 from fencing import Token, fenced_write, raise_fence
-from scheduler.console.bench._frame import Bench, Pair, Servers
+from scheduler.console.bench._frame import NO_GOAL, Bench, Pair, Servers
 
 WRITES = 1_500
 ROWS = 1_000
@@ -49,6 +49,7 @@ _UPDATE_PROTECTED = "update fencing_bench_protected set balance = balance + 1 wh
 _UPDATE_ROW = "update fencing_bench_row set balance = balance + 1 where id = %s"
 _ADD = sa.update(ACCOUNT).where(ACCOUNT.c.id == sa.bindparam("account")).values(balance=ACCOUNT.c.balance + 1)
 _ROWS = RowGuard(ROW)
+_LATE = SqlGuard(late_verdict=True)
 _MORE = {"balance": ROW.c.balance + 1}
 _values = itertools.count(1)
 
@@ -79,6 +80,13 @@ def _plain_pipeline(connection: Connection, account: int) -> None:
 def _fenced_pipeline(connection: Connection, account: int) -> None:
     with connection.pipeline(), connection.transaction():
         with fenced_write(connection, f"account/{account}", token=_token()):
+            connection.execute(_UPDATE, (account,))
+
+
+def _late_pipeline(connection: Connection, account: int) -> None:
+    with connection.pipeline(), connection.transaction():
+        guard: Any = _LATE.on(connection)
+        with fenced_write(guard, f"account/{account}", token=_token()):
             connection.execute(_UPDATE, (account,))
 
 
@@ -190,8 +198,15 @@ BENCHES = [
     ),
     _faster(
         "sql_pipeline",
-        "the same, each transaction in a pipeline of its own",
+        "the same, each transaction in a pipeline of its own, with SqlGuard(late_verdict=True)",
         0.80,
+        _late_pipeline,
+        _plain_pipeline,
+    ),
+    _faster(
+        "sql_pipeline_waiting",
+        "the same as the guard does it unasked: it waits for the verdict before the block begins",
+        NO_GOAL,
         _fenced_pipeline,
         _plain_pipeline,
     ),
