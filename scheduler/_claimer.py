@@ -26,6 +26,9 @@ NO_TURN = 0.16
 GUARDED = 0.25
 """Seconds between two looks for exclusive jobs and queues with a limit while there are none."""
 
+PASS_ON = 0.05
+"""Seconds between two times that a worker without room wakes the others, while there are exclusive jobs or queues with
+a limit."""
 
 SWEEP = 1.0
 """Seconds between two sweeps, which begin at the front, while there is always something to claim."""
@@ -72,6 +75,8 @@ class Claimer:
         self._dry_at: int | None = None
         self._front_at = 0
         self._guarded_at = float("-inf")
+        self._passed_on = 0
+        self._passed_on_at = float("-inf")
         self._swept_at = float("-inf")
         self._sweep_pause = 0.0
         self._ahead = Ahead(poll)
@@ -108,7 +113,8 @@ class Claimer:
         wanted = room(self._threads, len(work.waiting), work.running, able, self._batch, self._shortest)
         if not wanted:
             # What is due while every thread is busy is decided all the same: some policies drop it.
-            return self._look() if self._gate.due else self._poll
+            wait = self._pass_on()
+            return min(wait, self._look()) if self._gate.due else wait
         # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
         # database's.
         began, sent, settled = time.monotonic_ns(), lease_clock(), work.settled
@@ -158,6 +164,21 @@ class Claimer:
             took = self._swept_at - began
             self._sweep_pause = took * SWEEP_SHARE if took >= SLOW_SWEEP and not self.eager else 0.0
         return found
+
+    def _pass_on(self) -> float:
+        """Without room for more: wake the others where what ended since may have freed an exclusive value or a place in
+        a queue. Return the seconds until that may be worth it again."""
+        if not self._claim.waiting or self._passed_on == self._work.settled:
+            return self._poll
+        now = lease_clock()
+        left = self._passed_on_at + PASS_ON - now
+        if left > 0:
+            return min(left, self._poll)
+        with self._link.use("wake other workers") as connection:
+            # Counted before it is sent: what is settled meanwhile is passed on the next time.
+            self._passed_on, self._passed_on_at = self._work.settled, now
+            self._claim.pass_on(connection)
+        return self._poll
 
     def _look(self) -> float:
         """Let the gate decide; return the seconds until the next claim: 0 where that may find something now."""

@@ -78,6 +78,10 @@ class Claim:
         found = connection.execute(self._statements["guarded_waits"], self._pairs).fetchall()
         return bool(found[0][0])
 
+    def pass_on(self, connection: Connection) -> None:
+        """Wake the other workers of these queues."""
+        connection.execute(self._statements["pass_on"], {"queues": self._pairs["queues"]})
+
     def __call__(
         self, connection: Connection, batch: int, *, guarded: bool = True, sweep: bool = True, back: float = 0.0
     ) -> list[Claimed]:

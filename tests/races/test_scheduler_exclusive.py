@@ -13,7 +13,7 @@ from support.jobs import Hand, Tables, Working, ended, installed_beside
 from support.waiting import eventually
 
 from scheduler import Job, Scheduler, _claimer
-from scheduler._claimer import CONTENDED, Claimer
+from scheduler._claimer import CONTENDED, PASS_ON, Claimer
 from scheduler._connect import Database, Link
 from scheduler._gate import Gate
 from scheduler._held import Work
@@ -266,6 +266,49 @@ def test_a_worker_rests_however_many_values_have_to_wait(
         assert not claimer.dry
         assert runs_until_it_rests() == whole
         assert claimer.dry
+    link.close()
+
+
+@pytest.mark.parametrize("exclusive", ["value", None], ids=["exclusive jobs", "ordinary jobs"])
+def test_a_worker_without_room_wakes_the_others_for_what_it_freed(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch, exclusive: str | None
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(_claimer, "lease_clock", lambda: now[0])
+    app.enqueue_many("work", range(2), exclusive=exclusive)
+    statements, work, link = Statements(tables.schema), Work(), Link(Database(tables.dsn), "claim")
+    claim = Claim(statements, "me", ["default"], {"work": LEASE})
+    claimer = Claimer(link, claim, work, app._tasks, "me", 1, 1, 60.0, Gate(statements, "me", 60.0))
+    claimer.run_once()
+    assert len(work.held) == 1
+    with psycopg.connect(tables.dsn, autocommit=True) as other:
+        other.execute(f'listen "{statements.channel}"')
+
+        def told() -> list[str]:
+            # They come in the order of the commits.
+            tables.rows("select pg_notify(%(channel)s, 'the end')", channel=statements.channel)
+            heard: list[str] = []
+            for note in other.notifies(timeout=60):
+                if note.payload == "the end":
+                    break
+                heard.append(note.payload)
+            return heard
+
+        woken = ["default"] if exclusive else []
+        claimer.run_once()
+        assert told() == [], "nothing has ended"
+        work.settled += 1
+        claimer.run_once()
+        assert told() == woken
+        claimer.run_once()
+        assert told() == [], "once is enough, and two workers do not wake each other in turn"
+        work.settled += 1
+        wait = claimer.run_once()
+        assert told() == []
+        assert wait == pytest.approx(PASS_ON if exclusive else 60.0), "not at once again, and not forgotten"
+        now[0] += PASS_ON
+        claimer.run_once()
+        assert told() == woken
     link.close()
 
 
