@@ -102,7 +102,13 @@ def check_packages() -> None:
         spec = importlib.util.find_spec(package)
         places = [Path(place).resolve().parent for place in (spec.submodule_search_locations or [])] if spec else []
         if places and ours not in places:
+            a_copy = (places[0] / "fencing" / Path(__file__).name).exists()
             raise ImportError(
                 f"the package {package!r} of {_OWN_DISTRIBUTION} is shadowed by {places[0] / package}: "
-                "rename that folder or take its parent off sys.path"
+                + (
+                    f"that is another copy of {_OWN_DISTRIBUTION} than the installed one; work in another folder, "
+                    f"or install that copy with pip install -e {places[0]}"
+                    if a_copy
+                    else "rename that folder or take its parent off sys.path"
+                )
             )

@@ -279,6 +279,20 @@ def test_a_folder_of_the_applications_that_hides_a_package_of_ours_is_named(tmp_
     )
     assert done.returncode == 1
     assert f"is shadowed by {tmp_path}/adapters" in done.stderr
+    assert "rename that folder" in done.stderr
+
+
+def test_a_checkout_beside_the_installed_copy_is_not_to_be_renamed(tmp_path: Path) -> None:
+    for file in ("fencing/__init__.py", "fencing/_registry.py", "adapters/__init__.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    call = "from scheduler.console.cli import main; main(['worker', 'shop_jobs:app'])"  # as the console script does
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", call], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 1
+    assert f"pip install -e {tmp_path}" in done.stderr
+    assert "rename" not in done.stderr
 
 
 def test_grants_are_printed_and_nothing_is_asked_of_a_database() -> None:
