@@ -565,7 +565,8 @@ def test_staging_has_keys_of_its_own(engine: Engine, provider: MailProvider, key
     given += [body["headers"]["idempotencyKey"] for body in provider.requests[2:]]
     assert len(set(given)) == 4
     memory = MemoryTransport()
-    message = Outgoing("a@example.org", ("b@example.org",), b"Subject: x\r\n\r\nx\r\n", "a" * 64)
+    message = Outgoing("a@example.org", ("b@example.org",), b"Subject: x\r\n\r\nx\r\n", "a" * 64, again=True)
     RedirectTransport(memory, "dev@example.net").session().deliver(message, lambda refused: None)
     assert memory.sent[0].key != message.key
+    assert memory.sent[0].again
     assert len([path for path in tmp_path.iterdir() if path.suffix == ".eml"]) == 2

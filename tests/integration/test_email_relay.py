@@ -643,6 +643,23 @@ def test_the_end_of_an_overtaken_hand_over_is_evidence_about_it_and_about_no_oth
     assert "reported later: sent" in act.warning
 
 
+def test_552_after_accepted_recipients_means_too_many_of_them_and_alone_it_is_final(
+    engine: Engine, smtp_sink: SmtpSink
+) -> None:
+    """RFC 5321 §4.5.3.1.10: some servers still say so, and the rest is to be tried later."""
+    smtp_sink.on_rcpt = lambda exchange: "552 too many recipients" if exchange.rcpt_tos else None
+    put(engine, "k", changes={"to": ["a@example.org", "b@example.org"]})
+    relay(engine, smtp_sink).run_once()
+    assert (state(engine), recipients(engine, "k")) == (
+        "pending",
+        {"a@example.org": "sent", "b@example.org": "pending"},
+    )
+    smtp_sink.on_rcpt = lambda exchange: "552 mailbox full"
+    put(engine, "alone", 2)
+    relay(engine, smtp_sink).run_once()
+    assert state(engine, "alone") == "failed"
+
+
 def test_a_partly_deferred_hand_over_that_was_lost_leaves_the_deferred_ones_pending(
     engine: Engine, smtp_sink: SmtpSink
 ) -> None:
