@@ -48,8 +48,8 @@ def postgresql_function(function: str, marks: str, expression: str) -> str:
     """The trigger function. ``function`` and the schema ``marks`` are quoted names.
 
     A mark of this transaction is one whose row this transaction wrote, also in a savepoint, which takes it back when
-    it is rolled back. The time is looked at too: a transaction of another cluster (a dump that was restored) may have
-    had the same number.
+    it is rolled back. The time is looked at too, of a permission as well: a transaction of another cluster (a dump that
+    was restored) may have had the same number.
     """
     # A scalar subquery is always looked up by the key. A join would be planned for the first statement of a session,
     # and the plan kept: after one that changed many rows, each later one would read all marks.
@@ -93,7 +93,8 @@ begin
         return null;
     end if;
     if not exists (select from {marks}.fencing_act as a
-            where a.kind = 'unfenced' and a.tx = {TX} and a.ended_at is null) then
+            where a.kind = 'unfenced' and a.tx = {TX} and a.ended_at is null
+                and a.at >= transaction_timestamp()) then
         raise exception '% of %.% outside a fenced write of the resource %',
                 tg_op, tg_table_schema, tg_table_name, missed
             using errcode = '{SQLSTATE}', detail = 'The table is protected by adapters.sql.protect().',

@@ -363,6 +363,34 @@ def test_partitions_are_covered_also_later_ones(pg: str) -> None:
             protect(bind, "part_1", "id")
 
 
+def test_a_row_of_a_partition_that_changes_its_resource_needs_both(pg: str) -> None:
+    with partitioned(pg):
+        bind = sql_doors.engine(pg)
+        fenced_write(
+            bind, "part/a", effect=lambda tx: sql_doors.do(tx, "insert into part values ('a', 1)"), token=token(1)
+        )
+        change = "update part set id = 'b'"
+        for resource in ("part/a", "part/b"):
+            with pytest.raises(DBAPIError, match="outside a fenced write"):
+                fenced_write(bind, resource, effect=lambda tx: sql_doors.do(tx, change), token=token(1))
+        fenced_write(bind, "part/a", "part/b", effect=lambda tx: sql_doors.do(tx, change), token=token(1))
+
+
+def test_a_sign_of_another_clusters_transaction_with_the_same_number_permits_nothing(pg: str) -> None:
+    """As a dump that was restored brings it along."""
+    raise_fence(sql_doors.engine(pg), "a", token=token(5))
+    with psycopg.connect(pg, autocommit=True) as restored, psycopg.connect(pg, autocommit=True) as bare:
+        for sign in (
+            "update fencing_mark set tx = %s, marked_at = now() - interval '1 day'",
+            """insert into fencing_act (kind, actor, reason, detail, at, tx)
+                values ('unfenced', 'x', 'x', '{}', now() - interval '1 day', %s)""",
+        ):
+            with pytest.raises(psycopg.DatabaseError, match="outside a fenced write"), bare.transaction():
+                number = bare.execute("select pg_current_xact_id()::text::bigint").fetchone()
+                restored.execute(sign.encode(), number)
+                bare.execute("insert into ledger values ('a', 1)")
+
+
 def test_a_parent_that_is_not_protected_is_a_gap(pg_dsn: str) -> None:
     bind = sql_doors.engine(pg_dsn)
     create_all(bind)
