@@ -56,6 +56,11 @@ class Lanes:
         due, number = bound if bounded and bound else (None, None)
         return {"queue": queue, "task": task, "priority": priority, "due": due, "id": number}
 
+    @property
+    def at_top(self) -> bool:
+        """Whether the next look for priorities begins at the top everywhere, and does not go on below some."""
+        return all(below == _ABOVE_ALL for below in self._below.values())
+
     def search(self) -> dict[str, Any]:
         """What the next look for priorities asks."""
         return {

@@ -64,7 +64,9 @@ class Claim:
         """Whether the next guarded claim begins with the first of the exclusive values, or goes on after some."""
         return not self._after
 
-    def _look_ahead(self, connection: Connection) -> None:
+    def _look_ahead(self, connection: Connection) -> bool:
+        """Find out what waits, and when the next job will be due; return whether there may be anything to claim."""
+        whole = self._lanes.at_top
         rows = connection.execute(self._statements["lanes"], self._lanes.search()).fetchall()
         # From when the answer is here: a little too late finds the job, a little too early finds nothing.
         here = lease_clock()
@@ -73,6 +75,7 @@ class Claim:
         if not self.waiting:
             self._after = ""
         self.next_at = min([here + row[3] for row in rows if row[3] is not None], default=float("inf"))
+        return bool(rows) or not whole
 
     def _guarded_waits(self, connection: Connection) -> bool:
         found = connection.execute(self._statements["guarded_waits"], self._pairs).fetchall()
@@ -92,7 +95,10 @@ class Claim:
         claim ended, or ``back`` seconds before now.
         """
         if sweep:
-            self._look_ahead(connection)
+            if not self._look_ahead(connection):
+                # Nothing is ready at all: a claim, and the question why it found nothing, would say the same.
+                self.again = False
+                return []
         elif guarded and not self.waiting:
             self.waiting = self._guarded_waits(connection)
         guarded = guarded and self.waiting

@@ -10,7 +10,7 @@ from support.jobs import Hand, Tables, completed, ended, installed_beside
 from support.waiting import eventually
 
 from scheduler import Scheduler
-from scheduler._lanes import Lanes
+from scheduler._lanes import PRIORITIES, Lanes
 from scheduler._store import Settled
 from scheduler.console.embedded import Postgres
 from scheduler.errors import NotMigratedError, ValueRefusedError
@@ -160,6 +160,19 @@ def test_the_guarded_claim_is_sent_only_where_something_needs_it_and_then_at_onc
     app.enqueue("work", "guarded", exclusive="value" if kind == "an exclusive job" else None)
     assert [job.args for job in one.claim(sweep=sweep)] == ["guarded"]
     assert guarded() == 1
+
+
+def test_a_sweep_that_saw_nothing_ready_sends_no_claim_and_one_that_saw_a_part_does(
+    app: Scheduler, hand: Callable[..., Hand]
+) -> None:
+    one = hand()
+    assert one.claim() == []
+    text = "select statement from pg_prepared_statements where statement like '%update%'"
+    assert one.on("claim").execute(text, prepare=False).fetchall() == []
+    for priority in range(PRIORITIES):
+        app.enqueue("work", priority, priority=priority + 1)
+    assert [job.priority for job in one.claim(1)] == [PRIORITIES]
+    assert [job.priority for job in one.claim(1)] == [PRIORITIES - 1], "the look went on below those that it had found"
 
 
 def test_a_batch_takes_no_more_than_it_asks_for(app: Scheduler, tables: Tables, hand: Callable[..., Hand]) -> None:
