@@ -73,7 +73,9 @@ def normalise_dsn(dsn: str | None) -> str:
     """
     text = dsn if dsn is not None else os.environ.get("FENCING_DSN", "")
     if not text:
-        raise ValueError("no database: pass dsn= or set FENCING_DSN, for example postgresql://user@host/database")
+        raise ValueError(
+            "no database: pass dsn= (--dsn) or set FENCING_DSN, for example postgresql://user@host/database"
+        )
     scheme, separator, rest = text.partition("://")
     if separator:
         driver = scheme.partition("+")[2]
@@ -83,7 +85,7 @@ def normalise_dsn(dsn: str | None) -> str:
     try:
         conninfo_to_dict(text)
     except psycopg.ProgrammingError as exc:
-        raise ValueError(f"not a connection string that libpq can read: {exc}") from exc
+        raise ValueError(f"not a connection string that libpq can read: {str(exc).strip()}") from exc
     return text
 
 

@@ -40,6 +40,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 dsn_option = click.option("--dsn", envvar="FENCING_DSN", help="The scheduler's database (default: $FENCING_DSN).")
 schema_option = click.option("--schema", default="fencing", show_default=True, help="The schema of its tables.")
+log_level_option = click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="The least that is logged.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout and nothing else.")
 
 

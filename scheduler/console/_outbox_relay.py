@@ -15,7 +15,7 @@ from adapters.email import Relay
 from scheduler import Scheduler
 from scheduler._prometheus import serving
 from scheduler.console._engines import outbox_engine_of, transport_of
-from scheduler.console._options import database_options, json_option, load_app, print_json
+from scheduler.console._options import database_options, json_option, load_app, log_level_option, print_json
 from scheduler.console._outbox_metrics import OutboxCollector
 
 
@@ -45,7 +45,7 @@ from scheduler.console._outbox_metrics import OutboxCollector
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve them on.")
 @click.option("--once", is_flag=True, help="Send one batch, say what became of it, and end.")
-@click.option("--log-level", default="INFO", show_default=True)
+@log_level_option
 @json_option
 def relay(
     app: str | None,

@@ -10,7 +10,7 @@ from scheduler import Scheduler
 from scheduler._grants import grants
 from scheduler._sql import Statements
 from scheduler.console._logs import set_up_logging
-from scheduler.console._options import database_options, json_option, load_app, print_json
+from scheduler.console._options import database_options, json_option, load_app, log_level_option, print_json
 
 
 @click.command()
@@ -46,7 +46,7 @@ def migrate(dsn: str | None, schema: str, issuer: str | None, print_grants: bool
 @click.option("--batch", type=int, help="The most jobs that one claim takes (default: 500).")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address that this is served on.")
-@click.option("--log-level", default="INFO", show_default=True)
+@log_level_option
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @json_option
 def worker(
