@@ -110,6 +110,14 @@ def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError
         # The driver's text goes on with an excerpt of the statement: of no use to whoever has to migrate.
         first = text.partition("\n")[0]
         return NotMigratedError(f"{doing}: {first}; run `fencing migrate` for this database and schema")
+    if state == "42501":  # insufficient_privilege; the excerpt of the statement is of no use here either
+        first = text.partition("\n")[0]
+        remedy = (
+            "migrate as a role that may create and own the schema"
+            if doing == "migrate"
+            else "its owner can grant what `fencing migrate --print-grants --role NAME` prints"
+        )
+        return DatabaseError(f"{doing}: {first}; {remedy}")
     lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and not state
     if lost or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25006", "53300"):
         return DatabaseUnavailableError(f"{doing}: {text}")

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from psycopg.conninfo import make_conninfo
 from support.jobs import Hand
 
 from fencing import Token, raise_fence
@@ -269,6 +270,29 @@ def test_a_mistake_says_what_is_wrong_without_a_traceback(arguments: tuple[str, 
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("jobs", "list"), "migrate --print-grants"),
+        (("migrate", "--schema", "another"), "may create and own the schema"),
+    ],
+)
+def test_a_role_without_privileges_is_told_how_to_get_them(
+    app: Scheduler, pg_dsn: str, arguments: tuple[str, ...], says: str
+) -> None:
+    name = f"bare_{os.getpid()}_{arguments[0]}"
+    with psycopg.connect(pg_dsn, autocommit=True) as owner:
+        owner.execute(f"create role {name} login")
+        try:
+            done = fencing(*arguments, dsn=make_conninfo(pg_dsn, user=name))
+        finally:
+            owner.execute(f"drop role {name}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "permission denied" in done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_folder_of_the_applications_that_hides_a_package_of_ours_is_named(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ class Servers:
         """The SQLAlchemy URL of a database; the project brings no such server. Raises ``ValueError`` without one."""
         if self._mariadb is None:
             raise ValueError("no MariaDB was given")
+        if not self._mariadb.startswith(("mysql", "mariadb")):
+            raise ValueError(f"--mariadb takes a SQLAlchemy URL (mysql+pymysql://…), not {self._mariadb!r}")
         return self._mariadb
 
     def have(self, one: Bench) -> bool:
