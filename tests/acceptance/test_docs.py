@@ -86,6 +86,15 @@ def test_the_readme_links_to_every_page() -> None:
     assert [page for page in pages if f"]({page})" not in readme] == []
 
 
+def test_the_readmes_figures_are_those_of_the_comparison() -> None:
+    [told] = [
+        part for part in (ROOT / "README.md").read_text("utf-8").split("\n\n") if part.startswith("What it costs")
+    ]
+    compared = (ROOT / "docs" / "explanation" / "compared.md").read_text("utf-8")
+    figures = re.findall(r"\d[\d,.]*\d", told)
+    assert figures and [figure for figure in figures if figure not in compared] == []
+
+
 def test_ci_calls_the_readmes_test_command() -> None:
     commands = re.findall(r"^```\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     test_command = commands[1].strip().split("&&")[-1].strip()
