@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 from fencing import Finding
+from scheduler._schedule_look import list_schedules
 from scheduler._schedules import Declared
 from scheduler._sql import Run
 
@@ -29,10 +29,8 @@ def diagnose_app(run: Run, where: str, tasks: Collection[str], declared: Mapping
         "import the modules that register them, or start the application that knows them; `fencing jobs cancel` ends "
         "jobs that nobody wants any more",
     )
-    stored: list[dict[str, Any]] = [
-        {"name": row[0], "task": row[1]} for row in run("schedules_list", name=None, deleted=False)
-    ]
-    unknown = [f"{one['name']!r} (task {one['task']!r})" for one in stored if one["task"] not in tasks]
+    stored = list_schedules(run.connection, run.statements)
+    unknown = [f"{one.name!r} (task {one.task!r})" for one in stored if one.task not in tasks]
     yield _finding(
         "tasks of schedules",
         where,
@@ -41,6 +39,19 @@ def diagnose_app(run: Run, where: str, tasks: Collection[str], declared: Mapping
         "schedules make jobs of tasks that it does not know: ",
         "their occurrences become jobs that no worker of this application runs",
         "register the tasks, or `fencing schedules delete` what is no longer wanted",
+    )
+    # Where nothing is declared, somebody else's code does that. What a person put there needs no code.
+    left = [
+        repr(one.name) for one in stored if declared and one.release and one.task in tasks and one.name not in declared
+    ]
+    yield _finding(
+        "schedules of earlier code",
+        where,
+        left,
+        "none",
+        "an application declared them, and this one does not: ",
+        "they go on making jobs, which its workers run",
+        "`fencing schedules delete` what is no longer wanted; one that other code declares may stay",
     )
     rules = list(declared.values())
     compared = run(

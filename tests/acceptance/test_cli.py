@@ -142,8 +142,11 @@ def test_the_doctor_compares_an_application_with_what_is_stored(app: Scheduler, 
     assert found["tasks of waiting jobs"][0] == found["tasks of schedules"][0] == "ok"
     assert found["declared schedules"] == ("warning", "not as the application declares them: 'nightly' (not stored)")
     fencing("schedules", "sync", "shop:app", folder=tmp_path)
-    assert checks()["declared schedules"][0] == "ok"
+    found = checks()
+    assert found["declared schedules"][0] == found["schedules of earlier code"][0] == "ok"
     app.task("pack")(print)
+    app.schedule("yearly", "0 3 1 1 *", tz="UTC", task="ship")
+    app.sync_schedules()
     app.enqueue("pack", queue="slow")
     app.enqueue("pack", exclusive="parcel")
     app.put_schedule("weekly", "0 3 * * 1", tz="UTC", task="pack", reason="a test")
@@ -156,6 +159,10 @@ def test_the_doctor_compares_an_application_with_what_is_stored(app: Scheduler, 
     )
     assert found["tasks of schedules"][1].endswith("'weekly' (task 'pack')")
     assert found["declared schedules"][1].endswith("'nightly' (stored otherwise)")
+    assert found["schedules of earlier code"] == (
+        "warning",
+        "an application declared them, and this one does not: 'yearly'",
+    )
 
 
 @pytest.mark.usefixtures("durable")
