@@ -134,7 +134,10 @@ def _made(config: pytest.Config, text: str) -> Downstream:
         if not hasattr(found, part):
             raise pytest.UsageError(f"{OPTION}={text}: {found!r} has no attribute {part!r}")
         found = getattr(found, part)
-    downstream = found if isinstance(found, Downstream) else found() if callable(found) else found
+    try:
+        downstream = found if isinstance(found, Downstream) else found() if callable(found) else found
+    except Exception as exc:
+        raise pytest.UsageError(f"{OPTION}={text}: the factory raised {type(exc).__name__}: {exc}") from exc
     if not isinstance(downstream, Downstream):
         raise pytest.UsageError(
             f"{OPTION}={text}: the factory must return a fencing.testing.Downstream, not {downstream!r}"

@@ -117,6 +117,7 @@ def test_the_option_does_nothing_where_it_is_not_given_and_names_its_extra(tmp_p
         (":make", "takes MODULE:FACTORY"),
         ("shopkit_that_is_not_there:make", "No module named 'shopkit_that_is_not_there'"),
         ("shopkit:nothing", "has no attribute 'nothing'"),
+        ("fencing.testing:Downstream", "the factory raised TypeError: Can't instantiate abstract class"),
         ("shopkit:number", "must return a fencing.testing.Downstream, not 7"),
         (
             "shopkit:Boastful",
