@@ -42,7 +42,7 @@ class _Name(TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: Dialect) -> Any:
         if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.TEXT(collation="C"))
+            return postgresql.TEXT(collation="C")  # as it is: psycopg's dialect would make a VARCHAR of it
         return dialect.type_descriptor(mysql.VARBINARY(512) if dialect.name in _MYSQL else Text())
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateTable
 from support import sql_doors
 from support.sql_doors import token
 from support.waiting import eventually
@@ -80,6 +81,13 @@ def test_ten_processes_that_create_the_tables_at_once_do_not_collide(pg_dsn: str
         for done in [threads.submit(create_all, sql_doors.engine(pg_dsn)) for _ in range(10)]:
             done.result(60)
     assert works(pg_dsn)
+
+
+def test_every_driver_of_a_database_makes_the_same_tables() -> None:
+    drivers = (sa.make_url(f"postgresql+{driver}://").get_dialect()() for driver in ("psycopg", "asyncpg", "psycopg2"))
+    first, *others = ([str(CreateTable(t).compile(dialect=d)) for t in metadata.sorted_tables] for d in drivers)
+    assert "VARCHAR" not in "".join(first)
+    assert others == [first] * len(others)
 
 
 def test_the_ddl_text_makes_the_same_tables_as_the_metadata(address: str) -> None:
