@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import time
+import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import copy_context
@@ -133,6 +135,8 @@ def fenced_write(
         _check_once(effect, once, fingerprint)
         began_at = began_of(token, began_at)
     guard = guard_for(target)
+    if effect is not None:
+        _check_effect(effect, is_async(guard))
     presented, holder = resolve_token(token)
     if is_async(guard):
         if effect is None:
@@ -209,6 +213,14 @@ def began_of(token: Any, began_at: datetime | None = None) -> datetime | None:
     if began_at.utcoffset() is None:
         raise ValueError(f"began_at= takes an aware datetime: {began_at.isoformat()} has no zone")
     return began_at
+
+
+def _check_effect(effect: Any, asynchronous: bool) -> None:
+    """Raise ``TypeError`` for what would come back without having run, as if it had been applied."""
+    if inspect.isgeneratorfunction(effect) or inspect.isasyncgenfunction(effect):
+        raise TypeError("effect= is a generator function, which runs nothing when it is called; pass one without yield")
+    if not asynchronous and inspect.iscoroutinefunction(effect):
+        raise TypeError("effect= is an async def and the target a sync one, which would never await it; pass a def")
 
 
 def _check_once(effect: Any, once: Any, fingerprint: Any) -> None:
@@ -302,6 +314,10 @@ class _SyncWrite(recorded):
         self._holder = holder
         self._inner = guard.open(resources, token, holder)
 
+    def __del__(self) -> None:
+        if not hasattr(self, "_began") and hasattr(self, "_inner"):
+            _never_entered(self._resources, "with")
+
     def __enter__(self) -> Any:
         self._began = time.monotonic_ns()
         try:
@@ -332,6 +348,11 @@ class _AsyncWrite:
         self._inner = guard.aopen(resources, token, holder)
         self._record = recorded("write", guard, resources, token, holder)
 
+    def __del__(self) -> None:
+        record = getattr(self, "_record", None)
+        if record is not None and not hasattr(record, "_began"):
+            _never_entered(record._resources, "async with")
+
     async def __aenter__(self) -> Any:
         self._record.__enter__()
         try:
@@ -353,6 +374,16 @@ class _AsyncWrite:
             self._record.__exit__(kind, error, trace)
         else:
             self._record._record_late(verdict, error)
+
+
+def _never_entered(resources: tuple[str, ...], word: str) -> None:
+    # As Python says of a coroutine that nobody awaited: what follows such a call looks fenced, and is not.
+    warnings.warn(
+        f"fenced_write() of {', '.join(resources)} was never entered, so nothing was fenced: write "
+        f"'{word} fenced_write(...):', or pass effect=",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _apply(

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Column, Table
 
-from adapters._tx import AsyncTx, BeforeCommit, Plan, Statement, SyncTx
+from adapters._tx import AsyncTx, BeforeCommit, Plan, Rows, Statement, SyncTx
 from adapters.sql import _triggers as triggers
 from adapters.sql._guard import SqlGuard
 from adapters.sql._protect_list import Protected, list_protected
@@ -61,8 +61,7 @@ def unprotect(bind: Any, table: Any, *, schema: str | None = None) -> Any:
         if tx.dialect == "postgresql":
             yield from _unprotect_postgresql(tx, name)
         else:
-            for sql in triggers.sqlite_drops(schema, name):
-                yield Statement(sql, None)
+            yield from _drop_sqlite(name, schema)
             yield from _say_protecting(schema)
         yield from _record(tx, schema, "unprotect", name, "")
 
@@ -185,6 +184,15 @@ _PARTITIONS = """select n.nspname, c.relname from pg_partition_tree(cast(cast(:o
     where c.relkind in ('r', 'p') order by p.level, n.nspname, c.relname"""
 
 
+# The functions that the triggers of a table and its partitions run.
+_FUNCTIONS = """select distinct t.tgfoid::bigint from pg_trigger t
+    where (t.tgrelid = cast(:oid as bigint)
+            or t.tgrelid in (select p.relid from pg_partition_tree(cast(cast(:oid as bigint) as regclass)) p))
+        and starts_with(t.tgname, :prefix)"""
+_IDLE = """select n.nspname, p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+    where p.oid = cast(:oid as bigint) and not exists (select from pg_trigger t where t.tgfoid = p.oid)"""
+
+
 def _find(tx: Tx, name: str) -> Plan[tuple[Any, ...]]:
     space, _, table = name.rpartition(".")
     rows = yield Statement(_FIND, {"space": space or None, "table": table})
@@ -201,8 +209,10 @@ def _protect_postgresql(tx: Tx, name: str, expression: str, schema: str | None) 
         raise ValueError(f"{tx.downstream}: {name} is a partition; protect the partitioned table, which covers it")
     _, marks, *_ = yield from _find(tx, f"{schema}.fencing_mark" if schema else "fencing_mark")
     full = f"{triggers.quoted(space)}.{triggers.quoted(table)}"
+    yield Statement(f"lock table only {full} in access exclusive mode", None)
     yield Statement(triggers.trial(f"only {full}", expression), None)
-    function = f"{triggers.quoted(marks)}.{triggers.quoted(triggers.function_name(f'{space}.{table}'))}"
+    before = yield Statement(_FUNCTIONS, {"oid": oid, "prefix": triggers.PREFIX})
+    function = f"{triggers.quoted(marks)}.{triggers.new_name()}"
     yield Statement(triggers.postgresql_function(function, triggers.quoted(marks), expression), None)
     for sql in triggers.postgresql_triggers(full, function, partitioned=kind == "p"):
         yield Statement(sql, None)
@@ -213,25 +223,25 @@ def _protect_postgresql(tx: Tx, name: str, expression: str, schema: str | None) 
             yield Statement(sql, None)
         if kind == "p":  # the clones of the row trigger keep the mode that they were made with
             yield Statement(f"alter table {part} enable always trigger {triggers.PREFIX}rows", None)
+    yield from _drop_idle(before)
 
 
 def _unprotect_postgresql(tx: Tx, name: str) -> Plan[None]:
     oid, space, table, *_ = yield from _find(tx, name)
+    before = yield Statement(_FUNCTIONS, {"oid": oid, "prefix": triggers.PREFIX})
     rows = yield Statement(_PARTITIONS, {"oid": oid})
     for one_space, one in rows or [(space, table)]:
         part = f"{triggers.quoted(one_space)}.{triggers.quoted(one)}"
         yield Statement(f"drop trigger if exists {triggers.PREFIX}truncate on {part}", None)
     for sql in triggers.postgresql_drops(f"{triggers.quoted(space)}.{triggers.quoted(table)}"):
         yield Statement(sql, None)
-    functions = yield Statement(
-        "select n.nspname from pg_proc p join pg_namespace n on n.oid = p.pronamespace where p.proname = :name",
-        {"name": triggers.function_name(f"{space}.{table}")},
-    )
-    for (marks,) in functions:
-        yield Statement(
-            f"drop function {triggers.quoted(marks)}.{triggers.quoted(triggers.function_name(f'{space}.{table}'))}()",
-            None,
-        )
+    yield from _drop_idle(before)
+
+
+def _drop_idle(functions: Rows) -> Plan[None]:
+    for (oid,) in functions:
+        for space, name in (yield Statement(_IDLE, {"oid": oid})):
+            yield Statement(f"drop function {triggers.quoted(space)}.{triggers.quoted(name)}()", None)
 
 
 def _protect_sqlite(tx: Tx, name: str, expression: str, schema: str | None) -> Plan[None]:
@@ -239,9 +249,20 @@ def _protect_sqlite(tx: Tx, name: str, expression: str, schema: str | None) -> P
     if not rows:
         raise ValueError(f"{tx.downstream}: there is no table {name}; nothing was changed")
     yield Statement(triggers.trial(f"{_prefix(schema)}{triggers.quoted(name)}", expression), None)
+    yield from _drop_sqlite(name, schema)
     for sql in triggers.sqlite_triggers(schema, name, [row[1] for row in rows], expression):
         yield Statement(sql, None)
     yield from _say_protecting(schema)
+
+
+def _drop_sqlite(name: str, schema: str | None) -> Plan[None]:
+    rows = yield Statement(
+        f"""select name from {_prefix(schema)}sqlite_master where type = 'trigger' and tbl_name = :table collate nocase
+            and name glob '{triggers.PREFIX}*'""",
+        {"table": name},
+    )
+    for (one,) in rows:
+        yield Statement(f"drop trigger {_prefix(schema)}{triggers.quoted(one)}", None)
 
 
 def _say_protecting(schema: str | None) -> Plan[None]:

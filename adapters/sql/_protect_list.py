@@ -63,8 +63,8 @@ def _list_sqlite(schema: str | None) -> Plan[list[Protected]]:
     )
     found = []
     for table, source, names in rows:
-        needed = [f"{triggers.PREFIX}{table}_{event}" for event in ("insert", "update", "delete")]
-        gaps = tuple(f"{one} is missing" for one in needed if one not in names.split(","))
+        needed = [triggers.PREFIX + event for event in ("insert", "update", "delete")]
+        gaps = tuple(f"{one} is missing" for one in needed if f",{one}_" not in f",{names}")
         found.append(Protected(table, triggers.resource_in(source), gaps))
     return found
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 
 from adapters.sql._postgresql import TX
@@ -39,9 +39,9 @@ def trial(table: str, expression: str) -> str:
     return f"select 1 from {table} where cast(({expression}) as text) is null limit 0"
 
 
-def function_name(table: str) -> str:
-    """The trigger function of one table (``SCHEMA.NAME``, as the database writes it)."""
-    return PREFIX + hashlib.sha256(table.encode()).hexdigest()[:16]
+def new_name() -> str:
+    """A name that nothing has: a table can be renamed, and another one take its name."""
+    return PREFIX + secrets.token_hex(8)
 
 
 def postgresql_function(function: str, marks: str, expression: str) -> str:
@@ -142,13 +142,13 @@ def postgresql_drops(table: str) -> Iterator[str]:
 def sqlite_triggers(schema: str | None, table: str, columns: Sequence[str], expression: str) -> Iterator[str]:
     """The statements that put the triggers on a table. After the change: before it, a new row has no rowid yet."""
     prefix = f"{quoted(schema)}." if schema else ""
-    yield from sqlite_drops(schema, table)
+    key = new_name().removeprefix(PREFIX)
     for event, sides in (("insert", ("new",)), ("update", ("old", "new")), ("delete", ("old",))):
         fenced = " and ".join(
             f"exists (select 1 from fencing_mark where tx = 1 and resource = {_of(side, columns, expression)})"
             for side in sides
         )
-        yield f"""create trigger {prefix}{quoted(f"{PREFIX}{table}_{event}")} after {event} on {quoted(table)}
+        yield f"""create trigger {prefix}{quoted(f"{PREFIX}{event}_{key}")} after {event} on {quoted(table)}
 when not ({fenced}) and not exists (select 1 from fencing_act where kind = 'unfenced' and tx = 1 and ended_at is null)
 begin
     select raise(abort, '{event} of {table.replace("'", "''")} outside a fenced write: the table is protected by \
@@ -160,10 +160,3 @@ end"""
 def _of(side: str, columns: Sequence[str], expression: str) -> str:
     shown = ", ".join(f"{side}.{quoted(name)} as {quoted(name)}" for name in columns)
     return f"(select cast(({expression}) as text) from (select {shown}))"
-
-
-def sqlite_drops(schema: str | None, table: str) -> Iterator[str]:
-    """The statements that take the triggers off a table."""
-    prefix = f"{quoted(schema)}." if schema else ""
-    for event in ("insert", "update", "delete"):
-        yield f"drop trigger if exists {prefix}{quoted(f'{PREFIX}{table}_{event}')}"

@@ -246,6 +246,47 @@ def test_what_is_protected_is_listed_and_can_be_freed(address: str) -> None:
         protect(bind, "ledger", "id")
 
 
+def test_a_table_that_took_the_name_of_another_takes_nothing_of_its_protection(address: str) -> None:
+    bind = sql_doors.engine(address)
+    place = "public." if address.startswith("postgresql") else ""
+
+    def found() -> dict[str, str]:
+        return {one.table.removeprefix(place): one.resource for one in protected(bind) if not one.gaps}
+
+    with bind.begin() as connection:
+        connection.execute(sa.text("alter table ledger rename to ledger_2026"))
+        connection.execute(sa.text("create table ledger (id text primary key, owner integer)"))
+    try:
+        protect(bind, "ledger", "'ledger/' || id")
+        assert found() == {"ledger": "'ledger/' || id", "ledger_2026": "id"}
+        refused(address, "insert into ledger_2026 (id, owner) values ('a', 1)")
+        unprotect(bind, "ledger")
+        assert found() == {"ledger_2026": "id"}
+        refused(address, "insert into ledger_2026 (id, owner) values ('a', 1)")
+    finally:
+        with bind.begin() as connection:
+            connection.execute(sa.text("drop table ledger"))
+            connection.execute(sa.text("alter table ledger_2026 rename to ledger"))
+
+
+def test_protecting_again_leaves_no_function_behind(pg: str) -> None:
+    bind = sql_doors.engine(pg)
+
+    def functions() -> int:
+        with bind.connect() as connection:
+            asked = sa.text("select count(*) from pg_proc where starts_with(proname, 'fencing_protect_')")
+            return int(connection.execute(asked).scalar_one())
+
+    before = functions()
+    protect(bind, "ledger", "id")
+    assert functions() == before
+    unprotect(bind, "ledger")
+    try:
+        assert functions() == before - 1
+    finally:
+        protect(bind, "ledger", "id")
+
+
 @pytest.mark.parametrize("bad", ["id; drop table ledger", "id -- x", "id /* x */", ""])
 def test_an_expression_is_one_expression(bad: str) -> None:
     with pytest.raises((ValueError, TypeError), match="resource="):

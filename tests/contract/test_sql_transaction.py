@@ -667,7 +667,7 @@ def test_a_sync_effect_on_an_async_target_and_the_other_way_round(address: str) 
         pytest.fail("must not run")
 
     bind = sql_doors.engine(address)
-    with pytest.raises(TypeError, match="awaitable"):
+    with pytest.raises(TypeError, match="await"):
         fenced_write(bind, "a", effect=coroutine, token=token(5))
 
     async def work() -> None:

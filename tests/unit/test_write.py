@@ -54,6 +54,29 @@ def test_a_refusal_of_one_resource_raises_none() -> None:
     assert read_mark(guard, "a") is None
 
 
+def test_a_block_that_was_never_entered_is_told() -> None:
+    with pytest.warns(RuntimeWarning, match="'with fenced_write"):
+        fenced_write(MemoryGuard(), "a", token=token(1))
+    with pytest.warns(RuntimeWarning, match="'async with fenced_write"):
+        fenced_write(AsyncMemoryGuard(MemoryGuard()), "a", token=token(1))
+
+
+def test_an_effect_that_would_not_run_is_refused_before_anything_happens() -> None:
+    def generator(store: object) -> object:
+        yield store
+
+    async def asynchronous(store: object) -> object:
+        return store
+
+    guard = MemoryGuard()
+    for effect in (generator, asynchronous):
+        with pytest.raises(TypeError, match="effect="):
+            fenced_write(guard, "a", effect=effect, token=token(1))
+    with pytest.raises(TypeError, match="effect="):
+        fenced_write(AsyncMemoryGuard(MemoryGuard()), "a", effect=generator, token=token(1))
+    assert read_mark(guard, "a") is None
+
+
 def test_a_body_that_raises_leaves_nothing() -> None:
     guard = MemoryGuard()
     with pytest.raises(ZeroDivisionError), fenced_write(guard, "a", token=token(1)) as store:
