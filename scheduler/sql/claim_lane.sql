@@ -4,9 +4,11 @@
 --   one's turn, or the issuer's identity is not the live one or it was never installed (ask issuer_now.sql).
 -- Locks: a turn (see claim.sql); the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range; then job_pkey.
+-- The live identity is read by a subquery: the planner would call the function itself, which fails on a standby before the server says that it is
+-- read-only.
 -- Tokens come to their rows by a binary search in the sorted ids: a look through the array for each row grew with the square of the batch.
 with live as materialized (
-    select name, lineage, {schema}.clock() as now from {schema}.issuer where (%(anyway)s or {turn}) and identity = {schema}.identity()
+    select name, lineage, {schema}.clock() as now from {schema}.issuer where (%(anyway)s or {turn}) and identity = (select {schema}.identity())
 ),
 lane as materialized (
     select

@@ -33,7 +33,10 @@ def _change(old: str, new: str = "") -> Callable[[str], str]:
 ISSUER: dict[str, tuple[str, Edits]] = {
     "another server is not noticed": (
         "counters on a promoted standby (measured)",
-        {"claim": _change("identity = {schema}.identity() as ok", "true as ok")},
+        {
+            "claim": _change("identity = {schema}.identity() as ok", "true as ok"),
+            "claim_lane": _change(" and identity = (select {schema}.identity())", ""),
+        },
     ),
     "no floor by the clock": (
         "sequences after kill -9 with an asynchronous commit (measured)",
@@ -60,7 +63,7 @@ ISSUER: dict[str, tuple[str, Edits]] = {
 
 
 def issuer_bugs(dsn: str) -> list[PlantedBug]:
-    """Faults in ``claim.sql`` and ``issuer_change.sql``."""
+    """Faults in ``claim.sql``, ``claim_lane.sql`` and ``issuer_change.sql``."""
 
     def bug(name: str, seen_at: str, edits: Edits) -> PlantedBug:
         @contextlib.contextmanager
