@@ -13,7 +13,7 @@ from adapters.email._addresses import Mailbox, check_text, mailbox, mailboxes, s
 _ADDRESSES = ("from", "sender", "to", "cc", "bcc", "reply-to")
 _STRUCTURE = ("mime-version", "content-type", "content-transfer-encoding", "content-disposition")
 _TOKEN = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"  # RFC 2045 §5.1
-_MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}(\s*;\s*{_TOKEN}={_TOKEN})*")
+_MEDIA_TYPE = re.compile(rf"""{_TOKEN}/{_TOKEN}([ \t]*;[ \t]*{_TOKEN}=({_TOKEN}|"[^"\\]*"))*""")
 _RESERVED = frozenset((*_ADDRESSES, *_STRUCTURE, "subject", "date", "message-id"))
 
 
