@@ -82,17 +82,19 @@ def _statements(schema: str | None, lock_timeout_ms: int | None) -> tuple[str, s
         (select n.resource from unnest({names}) with ordinality as n (resource, place)
             where n.resource not in (select resource from raised) order by n.place limit 1),
         (select {of_issuer} from {floor} as f for share))"""
+    # What is judged are the rows that were locked and no others: a plan may ask a condition on the table itself of every
+    # mark that there is, and this one fails.
     existing = f"""with limited as materialized (select {lower} as now), locked as materialized (
-            select m.resource from limited cross join {mark} as m
+            select m.* from limited cross join {mark} as m
             where m.resource = any ({names})
             order by m.resource for update of m
         ), raised as (
-            update {mark} as m
+            update {mark} as t
             set lineage = cast(:lineage as text), value = cast(:value as bigint), holder = cast(:holder as text),
                 marked_at = clock_timestamp(), raised = m.raised + 1, tx = {TX},
                 since = case when m.value < cast(:value as bigint) then clock_timestamp() else m.since end
-            from locked as l where m.resource = l.resource and {passes}
-            returning m.resource
+            from locked as m where t.resource = m.resource and {passes}
+            returning t.resource
         ) select case when count(*) < cardinality({names}) then {_refusing(missing)} end, {restored_last} from raised"""
     return one, several, existing
 

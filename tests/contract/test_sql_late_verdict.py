@@ -101,6 +101,18 @@ def test_each_refusal_comes_late_and_whole(
     assert taken.info.transaction_status == TransactionStatus.IDLE
 
 
+@pytest.mark.parametrize("join", ["hashjoin", "mergejoin", "nestloop"])
+def test_a_mark_that_nobody_named_refuses_nothing_whatever_the_plan(pg: str, taken: Connection, join: str) -> None:
+    taken.execute("analyze fencing_mark")
+    for other in {"hashjoin", "mergejoin", "nestloop"} - {join}:
+        taken.execute(f"set enable_{other} = off".encode())
+    for names in (("a",), ("a", "c")):  # `b` is held under 7
+        raise_fence(sql_doors.engine(pg), *names, token=token(5))
+        write(taken, *names, under=token(6), guard=EXISTING)
+        taken.execute("update fencing_mark set value = 5 where resource <> 'b'")
+    assert ledger(pg) == {"a": 6}
+
+
 def test_the_block_begins_before_the_server_can_answer(pg: str, taken: Connection) -> None:
     """The mark is locked by another one, who gives it up only in the block."""
     with psycopg.connect(pg, autocommit=True) as other, pytest.raises(errors.StaleTokenError):
