@@ -82,8 +82,8 @@ def _statements(schema: str | None, lock_timeout_ms: int | None) -> tuple[str, s
         (select n.resource from unnest({names}) with ordinality as n (resource, place)
             where n.resource not in (select resource from raised) order by n.place limit 1),
         (select {of_issuer} from {floor} as f for share))"""
-    # What is judged are the rows that were locked and no others: a plan may ask a condition on the table itself of every
-    # mark that there is, and this one fails.
+    # Judged are the rows that were locked and no others: a plan may ask a condition on the table itself of every mark
+    # that there is, and this one fails.
     existing = f"""with limited as materialized (select {lower} as now), locked as materialized (
             select m.* from limited cross join {mark} as m
             where m.resource = any ({names})
