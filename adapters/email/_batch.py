@@ -155,7 +155,7 @@ class BatchRun:
             message = row.message
             if message is None:
                 message = self.means.database.look(lambda _: message_plan(row.id))
-            mail = Outgoing(row.mail_from, row.recipients, message, row.provider_key(), row.in_doubt)
+            mail = Outgoing(row.mail_from, row.recipients, message, row.provider_key(), self._again(row))
             with self.means.commits.delivery():
                 return _complete(session.deliver(mail, handover), row, handover)
         except (GateClosed, TransportUnavailable):
@@ -168,9 +168,12 @@ class BatchRun:
                 return Delivery(dict.fromkeys(row.recipients, Answer("deferred", text)))
             return Delivery({**dict.fromkeys(row.recipients, Answer("uncertain", text)), **handover.refused})
 
+    def _again(self, row: Row) -> bool:
+        return row.in_doubt and row.transport == self.means.through.name
+
     def _conclude(self, row: Row, delivery: Delivery) -> Settlement:
         means = self.means
-        rules = Rules(row.policy, row.in_doubt, means.through.key_window, means.can_look_up)
+        rules = Rules(row.policy, row.in_doubt, means.through.key_window, means.can_look_up, self._again(row))
         return conclude(
             delivery,
             attempts=row.attempts,

@@ -23,7 +23,7 @@ the memory."""
 class Row:
     """A claimed row. ``recipients`` are those still to be served; ``message`` is None for a large one. ``sending``
     tells this message, and how often a person had it sent anew, from all others. ``expires_in``: seconds from the
-    claim, or None."""
+    claim, or None. ``transport``: through which it was handed over last."""
 
     id: int
     key: str
@@ -36,6 +36,7 @@ class Row:
     in_doubt: bool
     sending: str
     expires_in: float | None
+    transport: str | None
 
     def provider_key(self) -> str:
         """The name of this sending to a provider; see :class:`~adapters.email._transport.Outgoing`."""
@@ -156,7 +157,7 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
         " owner = :owner, issuer = :issuer, lineage = :lineage, token = :token, updated_at = clock.at"
         f" from {clock(dialect)} where {picked} and {in_states(sources('claim', 'claimed'))}"
         " returning id, key, state, mail_from, attempts, case when size <= :inline then message end, priority, due_at,"
-        f" policy, in_doubt, generation, created_at, {_EXPIRES_IN[dialect]}",
+        f" policy, in_doubt, generation, created_at, {_EXPIRES_IN[dialect]}, transport",
         {**claim.params(), "lease": claim.lease, "batch": batch, "inline": INLINE_BYTES, "transport": transport},
     )
     taken.sort(key=lambda row: (-row[6], row[7], row[0]))
@@ -190,6 +191,7 @@ def claim_plan(claim: Claim, batch: int, max_attempts: int, dialect: str, transp
                 in_doubt=bool(row[9]),
                 sending=sending_of(row[0], row[1], row[10], row[11]),
                 expires_in=row[12],
+                transport=row[13],
             )
             for row in claimed
         ),

@@ -29,7 +29,8 @@ class Entry:
     """A row of the outbox, for people: without the message itself.
 
     ``attempts`` are those that the server or a crash ended. ``in_doubt``: an earlier hand-over may have sent it.
-    ``transport``: through which it was handed over last; ``dispatch``: under which token.
+    ``transport``: through which it was handed over last, None where that surely did nothing; ``dispatch``: under which
+    token.
     """
 
     id: int

@@ -23,7 +23,8 @@ class Settlement:
 
     ``cost``: attempts counted, 0 or 1. ``delay``: seconds until the next one, or None. ``recipients``: those whose
     state or last reply is to be written, with both. ``in_doubt``: whether a hand-over so far may have sent it.
-    ``look_up``: seconds until the provider is asked, or None.
+    ``look_up``: seconds until the provider is asked, or None. ``elsewhere``: no hand-over through this transport is in
+    doubt, whatever is.
     """
 
     target: State
@@ -33,20 +34,22 @@ class Settlement:
     recipients: Mapping[str, tuple[RecipientState, str]]
     in_doubt: bool = False
     look_up: float | None = None
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a row asks for in doubt, and what the transport can do about it.
 
-    ``in_doubt``: an earlier hand-over may have sent it. ``key_window``: see
-    :class:`~adapters.email._transport.Transport`.
+    ``in_doubt``: an earlier hand-over may have sent it; ``again``: one through this transport.
+    ``key_window``: see :class:`~adapters.email._transport.Transport`.
     """
 
     policy: Policy = "hold"
     in_doubt: bool = False
     key_window: float | None = None
     can_look_up: bool = False
+    again: bool = False
 
     @property
     def resends(self) -> bool:
@@ -94,7 +97,8 @@ def conclude(
                 delay = min(delay, rules.key_window / 8)  # several more tries before the provider forgets the key
             return Settlement("pending", cost, delay, detail, _with(states, "uncertain", "pending"), in_doubt=True)
         look_up = LOOK_AFTER if rules.looks_up and not delivery.held else None
-        return Settlement("uncertain", cost, None, detail, states, in_doubt=True, look_up=look_up)
+        elsewhere = delivery.held and not rules.again
+        return Settlement("uncertain", cost, None, detail, states, in_doubt=True, look_up=look_up, elsewhere=elsewhere)
     if worst == "deferred" and not last:
         delay = _delay(delivery, attempts + cost, backoff)
         return Settlement("pending", cost, delay, detail, states, in_doubt=rules.in_doubt)

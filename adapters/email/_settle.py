@@ -272,6 +272,9 @@ def _write(
     if end.look_up is not None:
         due += f" lookup_at = {after(dialect, 'look_up')},"
         values["look_up"] = end.look_up
+    if end.elsewhere:
+        # Else the same answer to a person's requeue would be taken for a word about this hand-over.
+        due += " transport = null,"
     rows = yield Statement(
         f"update fencing_outbox set state = :target, attempts = attempts + :cost,{due} lease_until = null, last_error ="
         f" {'null' if end.target == 'sent' else ':detail'}, in_doubt = {'true' if end.in_doubt else 'false'},"

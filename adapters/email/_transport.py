@@ -21,7 +21,7 @@ class Outgoing:
 
     ``key`` names this sending to a provider that compares keys: 64 hexadecimal digits, the same each time that the
     same bytes are handed over for the same recipients, and another one for every other message of every outbox.
-    ``again``: an earlier hand-over may have sent it.
+    ``again``: an earlier hand-over through this transport may have sent it.
     """
 
     mail_from: str

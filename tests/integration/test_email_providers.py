@@ -334,11 +334,27 @@ def test_a_first_hand_over_that_is_called_a_repetition_is_no_word_that_it_was_se
     engine: Engine, provider: MailProvider, key: str, preset: Any, answer: Any, policy: Any
 ) -> None:
     """Whoever used the key, or whatever else the provider means: it was not a hand-over of this message in doubt."""
-    provider.faults.append(answer)
     put(engine, key, policy=policy)
-    assert relay(engine, HttpTransport(preset(provider.url), api_key="secret")).run_once().uncertain == 1
+    sender = relay(engine, HttpTransport(preset(provider.url), api_key="secret"))
+    for _ in range(3):
+        provider.faults.append(answer)
+        assert sender.run_once().uncertain == 1
+        assert row(engine, key)["state"] == "uncertain"
+        assert "no hand-over is in doubt" in row(engine, key)["last_error"]
+        with engine.begin() as tx:
+            OUTBOX.requeue(tx, key, actor="ann", reason="nobody has it")
+    assert provider.accepted == []
+
+
+def test_a_provider_that_calls_a_repetition_what_another_transport_may_have_sent_is_not_believed(
+    engine: Engine, provider: MailProvider, key: str
+) -> None:
+    put(engine, key, policy="resend")
+    assert relay(engine, MemoryTransport(lambda _: Answer("uncertain", "no answer"))).run_once().retried == 1
+    make_due(engine, key)
+    provider.faults.append((400, {"code": "duplicate_parameter", "message": "twice"}, {}))
+    assert relay(engine, HttpTransport(brevo(provider.url), api_key="secret")).run_once().uncertain == 1
     assert row(engine, key)["state"] == "uncertain"
-    assert "no hand-over is in doubt" in row(engine, key)["last_error"]
 
 
 def test_loops_takes_one_recipient_and_a_template(engine: Engine, provider: MailProvider, key: str) -> None:
