@@ -58,7 +58,7 @@ class RowNames:
         for name, spell in self._spell.items():
             try:
                 given[name] = spell(given[name])
-            except (TypeError, ValueError, AttributeError) as exc:
+            except (TypeError, ValueError, AttributeError, OverflowError) as exc:
                 raise ValueError(f"{self._table.fullname}.{name} cannot be {given[name]!r}: {exc}") from exc
         return given
 

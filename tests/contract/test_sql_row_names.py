@@ -287,7 +287,7 @@ def test_a_row_has_one_name_however_its_key_is_spelt(address: str) -> None:
             ACCOUNTS.insert(bind, {"id": other, "balance": 0}, token=token(5))
         with pytest.raises(errors.StaleTokenError):
             ACCOUNTS.insert(bind, {"id": number, "balance": 0}, token=token(5))
-    for bad in ("seven", 7.5, None, [7]):
+    for bad in ("seven", 7.5, float("inf"), None, [7]):
         with pytest.raises(ValueError, match=r"account\.id cannot be"):
             ACCOUNTS.update(bind, bad, {"balance": 1}, token=token(7))
 
