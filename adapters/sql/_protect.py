@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -244,11 +245,16 @@ def _drop_idle(functions: Rows) -> Plan[None]:
             yield Statement(f"drop function {triggers.quoted(space)}.{triggers.quoted(name)}()", None)
 
 
+_ONE_NAME = re.compile(r'"[^"`]+"')
+
+
 def _protect_sqlite(tx: Tx, name: str, expression: str, schema: str | None) -> Plan[None]:
     rows = yield Statement(f"pragma {_prefix(schema)}table_info({triggers.quoted(name)})", None)
     if not rows:
         raise ValueError(f"{tx.downstream}: there is no table {name}; nothing was changed")
-    yield Statement(triggers.trial(f"{_prefix(schema)}{triggers.quoted(name)}", expression), None)
+    # Of "name" SQLite makes a text where there is no such column; of `name` never.
+    tried = expression.replace('"', "`") if _ONE_NAME.fullmatch(expression) else expression
+    yield Statement(triggers.trial(f"{_prefix(schema)}{triggers.quoted(name)}", tried), None)
     yield from _drop_sqlite(name, schema)
     for sql in triggers.sqlite_triggers(schema, name, [row[1] for row in rows], expression):
         yield Statement(sql, None)

@@ -293,7 +293,7 @@ def test_an_expression_is_one_expression(bad: str) -> None:
         protect(sa.create_engine("sqlite://"), "ledger", bad)
 
 
-@pytest.mark.parametrize("bad", ["no_such_column", "max(id)", "row_number() over ()", "id ||"])
+@pytest.mark.parametrize("bad", ["no_such_column", '"no_such_column"', "max(id)", "row_number() over ()", "id ||"])
 def test_an_expression_that_the_rows_do_not_have_is_refused_at_once(address: str, bad: str) -> None:
     bind = sql_doors.engine(address)
     with pytest.raises(DBAPIError):
