@@ -102,17 +102,14 @@ class AppliesEffectsAsync(Protocol):
 
 
 class PendingVerdict(Protocol):
-    """The verdict of a write that its block did not wait for."""
+    """The verdict of a write that its block did not wait for.
+
+    What :meth:`Guard.open` or :meth:`AsyncGuard.aopen` returned may have one as ``verdict`` from when the block begins;
+    None there: it is known by then, or by the end of the block.
+    """
 
     def then(self, call: Callable[[BaseException | None], None]) -> None:
         """Call with what refused the write, None if nothing did, once that is known."""
-
-
-class HasLateVerdict(Protocol):
-    """The optional part of what :meth:`Guard.open` and :meth:`AsyncGuard.aopen` return."""
-
-    verdict: PendingVerdict | None
-    """Set when the block begins. None: the verdict is known by then, or by the end of the block."""
 
 
 @runtime_checkable

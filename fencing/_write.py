@@ -7,19 +7,16 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from contextvars import copy_context
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
-from fencing import history
 from fencing._law import Mark, check_resources
 from fencing._lease import Lease, current_lease, process_holder
 from fencing._ports import AppliesEffects, AppliesEffectsAsync, AsyncGuard, Guard, PendingVerdict
-from fencing._refusals import note
+from fencing._recorded import recorded
 from fencing._registry import guard_for, is_async
 from fencing._token import Token
-from fencing.errors import ContentionError, FenceRejected, OutcomeUnknownError
 
 H = TypeVar("H")
 T = TypeVar("T")
@@ -234,73 +231,6 @@ def _check_once(effect: Any, once: Any, fingerprint: Any) -> None:
         raise TypeError(f"once= takes a non-empty str that names the effect, not {once!r}")
 
 
-class recorded:
-    """A block that emits one event for the whole of a write, whatever its end. A class: it is on every write's way."""
-
-    __slots__ = ("_began", "_guard", "_holder", "_kind", "_resources", "_token")
-
-    def __init__(
-        self,
-        kind: history.Kind,
-        guard: Guard[Any] | AsyncGuard[Any],
-        resources: tuple[str, ...],
-        token: Token,
-        holder: str,
-    ) -> None:
-        self._kind: history.Kind = kind
-        self._guard = guard
-        self._resources = resources
-        self._token = token
-        self._holder = holder
-
-    def __enter__(self) -> Any:
-        self._began = time.monotonic_ns()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is not None or history.recording():
-            record(self._kind, self._guard, self._resources, self._token, self._holder, self._began, error)
-
-    def _record_late(self, verdict: PendingVerdict, error: BaseException | None) -> None:
-        """Record the write once its verdict is known; ``error``: what ended the block."""
-        context = copy_context()
-        verdict.then(lambda refused: context.run(recorded.__exit__, self, None, refused or error, None))
-
-
-def record(
-    kind: history.Kind,
-    guard: Guard[Any] | AsyncGuard[Any],
-    resources: tuple[str, ...],
-    token: Token,
-    holder: str,
-    began: int,
-    error: BaseException | None,
-) -> None:
-    """Note a refusal, and emit the event of a write that began at ``began`` and ended, with ``error`` or well."""
-    if isinstance(error, FenceRejected):
-        note(error, resources, token, holder, guard.downstream)
-    if history.recording():
-        outcome: history.Outcome = "accepted" if error is None else _outcome_of(error)
-        name = "" if error is None else type(error).__name__
-        history.emit(
-            history.Event(
-                kind,
-                outcome,
-                holder,
-                guard.downstream,
-                resources,
-                str(token),
-                name,
-                "asked again" if getattr(error, "asked_again", False) else "",
-                pending=outcome == "accepted" and getattr(guard, "in_callers_transaction", False),
-                effects=history.named_effects(),
-                began=began,
-                refusing=(getattr(error, "resource", None) or "")
-                if outcome == "refused" and len(resources) > 1
-                else "",
-            )
-        )
-
-
 class _SyncWrite(recorded):
     """The ``with`` form: what the guard opened, recorded."""
 
@@ -338,7 +268,7 @@ class _SyncWrite(recorded):
         if verdict is None:
             recorded.__exit__(self, kind, error, trace)
         else:
-            self._record_late(verdict, error)
+            self.record_late(verdict, error)
 
 
 class _AsyncWrite:
@@ -373,7 +303,7 @@ class _AsyncWrite:
         if verdict is None:
             self._record.__exit__(kind, error, trace)
         else:
-            self._record._record_late(verdict, error)
+            self._record.record_late(verdict, error)
 
 
 def _never_entered(resources: tuple[str, ...], word: str) -> None:
@@ -432,12 +362,3 @@ def _refuse_once(downstream: str, once: str | None) -> None:
         raise TypeError(
             f"{downstream} keeps no record of applied effects, so once= cannot hold there; use it with a SQL target"
         )
-
-
-def _outcome_of(exc: BaseException) -> history.Outcome:
-    if isinstance(exc, FenceRejected):
-        return "refused"
-    # What interrupts (a cancelled task, Ctrl-C) may have interrupted a commit.
-    if isinstance(exc, OutcomeUnknownError) or not isinstance(exc, Exception):
-        return "unknown"
-    return "contention" if isinstance(exc, ContentionError) else "failed"

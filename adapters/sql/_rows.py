@@ -19,9 +19,10 @@ from adapters.sql._row_options import RowOptions
 from adapters.sql._rowmark import NAMES, RowStatements
 from fencing import history
 from fencing._law import Mark, OnMissing, judge, reject
+from fencing._recorded import record, recorded
 from fencing._registry import is_async
 from fencing._token import Token
-from fencing._write import record, recorded, resolve_token
+from fencing._write import resolve_token
 from fencing.errors import ContentionError
 
 Tx = SyncTx | AsyncTx

@@ -14,8 +14,9 @@ from adapters.sql._limit import restored
 from adapters.sql._one import Effect, effect_of, one_statement
 from adapters.sql._options import Options, Write
 from fencing._law import check_resources
+from fencing._recorded import recorded
 from fencing._registry import is_async
-from fencing._write import recorded, resolve_token
+from fencing._write import resolve_token
 from fencing.errors import ContentionError
 
 T = TypeVar("T")
