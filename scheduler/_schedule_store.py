@@ -117,7 +117,7 @@ def store(run: Run, declared: Declared, release: Release, actor: str, reason: st
         number = release.ahead_of(run, row.number)
         now, until = run("schedule_change", **declared.parameters(), release=release.id, number=number)[0]
         run("schedule_supersede", name=declared.name, reason="schedule changed")
-        restart(run, declared.name, declared.rule, now, until)
+        restart(run, declared.name, declared.rule, now, until, paused=row.paused)
         back = row.deleted_at is not None
         kind, before = ("schedule added", None) if back else ("schedule changed", row.definition)
         tell(run, declared.name, kind, actor, reason, before, declared.definition())
@@ -180,9 +180,10 @@ def change_number(run: Run) -> int:
     return int(run("change_number")[0][0])
 
 
-def restart(run: Run, name: str, rule: Schedule, now: datetime, until: datetime) -> None:
-    """Make anew what lies between now and the cursor, which the caller has withdrawn, and say when it is due next."""
-    ahead = rule.occurrences(now, until) if until > now else []
+def restart(run: Run, name: str, rule: Schedule, now: datetime, until: datetime, *, paused: bool = False) -> None:
+    """Make anew what lies between now and the cursor, which the caller has withdrawn, unless nothing is due of a paused
+    one, and say when it is due next."""
+    ahead = rule.occurrences(now, until) if until > now and not paused else []
     materialise(run, [(name, Planned(one, None)) for one in ahead])
     run(
         "schedules_advance",

@@ -131,6 +131,21 @@ def test_a_pause_of_a_moment_loses_nothing_that_was_put_ahead(ground: Ground, ap
     assert ground.dues() == [hour(9), hour(10)]
 
 
+def test_an_edit_of_a_schedule_that_was_paused_a_moment_ago_makes_nothing(ground: Ground, app: Scheduler) -> None:
+    put(app)
+    ground.step(hour(9) - 4 * SECOND)
+    app.pause_schedule("hourly", reason="maintenance")
+    ground.at(hour(9) - 3 * SECOND)
+    assert put(app, priority=5) == "changed"
+    assert ground.dues() == []
+    ground.at(hour(9) - 2 * SECOND)
+    app.resume_schedule("hourly", reason="over")
+    ground.step(hour(9))
+    assert [(job["due_at"], job["priority"]) for job in ground.tables.jobs() if job["status"] == "ready"] == [
+        (hour(9), 5)
+    ]
+
+
 def test_a_pause_outlives_a_deploy(ground: Ground) -> None:
     app = release(ground, "0 9 * * *")
     app.sync_schedules()
