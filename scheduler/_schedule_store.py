@@ -55,10 +55,9 @@ def sync(run: Run, declared: Collection[Declared], release: Release, actor: str)
         number=release.number,
     )
     answers: dict[str, Stored] = dict.fromkeys(by_name, "unchanged")
-    if adopted := [name for name, _, same in found if same]:
-        run("schedules_adopt", names=adopted, release=release.id, number=release.number)
+    adopted = _adopt(run, [by_name[name] for name, _, same in found if same], release)
     # In one order for every process, and many together, so that a thousand new ones do not cost as many commits.
-    differing = sorted((name, new) for name, new, same in found if not same)
+    differing = sorted((name, new) for name, new, _ in found if name not in adopted)
     for first in range(0, len(differing), BATCH):
         batch = dict(differing[first : first + BATCH])
         with run.connection.transaction():
@@ -71,6 +70,15 @@ def sync(run: Run, declared: Collection[Declared], release: Release, actor: str)
                 else:
                     answers[name] = store(run, by_name[name], release, actor, _declared_by(release))
     return answers
+
+
+def _adopt(run: Run, equal: Collection[Declared], release: Release) -> set[str]:
+    """Make what is stored as a release declares it that release's; return the names of what is so still."""
+    if not equal:
+        return set()
+    names, definitions = [one.name for one in equal], [one.text for one in equal]
+    adopted = run("schedules_adopt", names=names, definitions=definitions, release=release.id, number=release.number)
+    return {name for (name,) in adopted}
 
 
 def _declared_by(release: Release) -> str:

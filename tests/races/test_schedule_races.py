@@ -327,6 +327,27 @@ def test_releases_that_store_many_schedules_at_once_end_with_one_of_them(
     assert changes <= 2 * 40, "each of the later ones came once"
 
 
+def test_a_newer_release_does_not_take_over_what_an_older_one_is_just_changing(
+    ground: Ground, pool: ThreadPoolExecutor, person: Run
+) -> None:
+    """Both start at once; what is stored is as the newer one wants it, until the older one has changed it."""
+    first, older, newer = (ground.process() for _ in range(3))
+    for app, minute in ((first, 0), (older, 30), (newer, 0)):
+        app.schedule("hourly", f"{minute} * * * *", tz="UTC", task="send")
+    newer.schedule("another", "0 0 * * *", tz="UTC", task="send")
+    assert first.sync_schedules() == {"hourly": "added"}
+    before = Release("older", person("release_seen", owner="older", release="older")[0][0])
+    with newer._here().link.use("find out which session it is") as connection:
+        backend = pid(connection)
+    with person.connection.transaction():
+        assert store(person, older._schedules["hourly"], before, "older", "declared") == "changed"
+        syncing = pool.submit(newer.sync_schedules)
+        wait_until_blocked(ground.tables.dsn, backend, by=pid(person.connection))
+    assert syncing.result(60) == {"hourly": "changed", "another": "added"}
+    assert ground.tables.schedule("hourly")["definition"]["expr"] == "0 * * * *"
+    assert store(person, older._schedules["hourly"], before, "older", "declared") == "deferred"
+
+
 def test_a_materialiser_that_was_stopped_is_caught_up_with(ground: Ground) -> None:
     """Its transaction is over with its session, and nothing of it is left."""
     put(ground)
