@@ -17,7 +17,7 @@ from scheduler._loop import log
 from scheduler._occurrence import Occurrence
 from scheduler._rezone import Outdated, rezone
 from scheduler._schedule_store import materialise
-from scheduler._schedules import FAR, stored_rule
+from scheduler._schedules import far_after, stored_rule
 from scheduler._sql import Run, Statements
 from scheduler._zones import zone_data_version, zone_hash
 from scheduler.errors import ScheduleError
@@ -165,7 +165,7 @@ class Materialiser:
         # written; and the one after the horizon, for when the schedule is due again.
         occurrences: list[Occurrence] = []
         after: Occurrence | None = None
-        for after in islice(rule.walk(row.materialised_until, until + FAR), MOST + row.catch_up_limit):
+        for after in islice(rule.walk(row.materialised_until, far_after(rule, until)), MOST + row.catch_up_limit):
             if after.due_at > until:
                 break
             occurrences.append(after)

@@ -248,6 +248,8 @@ class Schedule:
         after = max(after, before)
         if after < _START:
             raise ValueError(f"the calendar is known from {_START:%Y} on, and {after} (UTC) is before it")
+        if after >= min(until, last):  # nothing; and near the year 10000 what follows would reckon past its end
+            return
         if self._span:
             yield from self._jittered(after, until)
             return

@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 
 from scheduler._connect import Connection
 from scheduler._occurrence import Occurrence
-from scheduler._schedules import FAR, stored_rule
+from scheduler._schedules import far_after, stored_rule
 from scheduler._sql import Statements
 from scheduler.errors import UnknownScheduleError
 
@@ -101,7 +101,7 @@ def next_occurrences(
         raise ValueError(f"how many occurrences is a whole number from 1, not {count!r}")
     rule = stored_rule(name, _one(connection, statements, name).definition)
     now: datetime = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
-    return rule.occurrences(after or now, (after or now) + FAR, limit=count)
+    return rule.occurrences(after or now, far_after(rule, after or now), limit=count)
 
 
 def _one(connection: Connection, statements: Statements, name: str) -> StoredSchedule:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, get_args
 
 from scheduler._catch_up import CatchUp
@@ -15,8 +15,10 @@ from scheduler._overlap import Overlap
 from scheduler._schedule import Clock, Schedule
 from scheduler._zones import zone_data_version, zone_hash
 
-FAR = timedelta(days=366 * 9)
-"""How far ahead the next occurrence is looked for: past the longest wait for a 29 February."""
+FAR = timedelta(days=366 * 50)
+"""How far ahead the next occurrence is looked for: past the longest wait, for a 29 February on a given weekday."""
+
+_LAST = datetime(9900, 1, 1, tzinfo=UTC)  # of the calendar that a Schedule knows
 
 
 class RuleOptions(TypedDict, total=False):
@@ -141,9 +143,15 @@ def _moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
+def far_after(rule: Schedule, moment: datetime) -> datetime:
+    """Return up to when the rule's next occurrence is looked for: long after it begins."""
+    begins = moment if rule.start_at is None else max(moment, rule.start_at)
+    return min(begins, _LAST - FAR) + FAR
+
+
 def next_after(rule: Schedule, moment: datetime) -> datetime | None:
     """Return when the rule is next due after ``moment``, or None if it has ended."""
-    found = rule.occurrences(moment, moment + FAR, limit=1)
+    found = rule.occurrences(moment, far_after(rule, moment), limit=1)
     return found[0].due_at if found else None
 
 

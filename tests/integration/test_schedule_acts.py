@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,34 @@ def test_a_schedule_is_listed_shown_and_looked_ahead(ground: Ground, app: Schedu
     spring = app.next_occurrences("b", 2, after=datetime.fromisoformat("2026-03-28T12:00Z"))
     assert [one.due_at.isoformat() for one in spring] == ["2026-03-29T01:00:00+00:00", "2026-03-30T00:30:00+00:00"]
     json.dumps(b.as_json(), default=str)
+
+
+@pytest.mark.parametrize(
+    ("options", "due"),
+    [
+        ({"expr": "0 0 29 2 1", "day_or": False}, "2044-02-29T00:00Z"),  # a Monday
+        ({"start_at": datetime(2080, 6, 1, tzinfo=UTC)}, "2080-06-01T00:00Z"),
+    ],
+)
+def test_a_schedule_whose_next_occurrence_is_decades_away_has_not_ended(
+    ground: Ground, app: Scheduler, options: dict[str, Any], due: str
+) -> None:
+    put(app, **options)
+    moment = datetime.fromisoformat(due)
+    (shown,) = app.list_schedules()
+    assert (shown.state, shown.next_at) == ("active", moment)
+    assert [one.due_at for one in app.next_occurrences("hourly", 1)] == [moment]
+    ground.step(moment)
+    assert ground.dues() == [moment]
+
+
+@pytest.mark.parametrize("year", [9899, 9950, 9999])
+def test_at_the_end_of_the_calendar_nothing_is_due_and_nothing_fails(ground: Ground, app: Scheduler, year: int) -> None:
+    put(app, "before", "0 0 1 7 *")
+    ground.at(datetime(year, 12, 31, tzinfo=UTC))
+    put(app, "now", "0 0 1 7 *")
+    assert {one.name: one.state for one in app.list_schedules()} == {"before": "active", "now": "ended"}
+    assert app.next_occurrences("before") == []
 
 
 # -- releases

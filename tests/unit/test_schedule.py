@@ -498,6 +498,7 @@ def test_the_calendar_begins_in_1900_and_ends_quietly_in_9900():
     last = schedule.occurrences(utc("9890-06-01"), datetime.max.replace(tzinfo=UTC))
     assert last[-1].nominal == datetime(9900, 1, 1)
     assert Schedule("0 0 29 2 *", jitter=5).occurrences(utc("9899-01-01"), datetime.max.replace(tzinfo=UTC)) == []
+    assert schedule.occurrences(utc("9999-12-31"), datetime.max.replace(tzinfo=UTC)) == []
 
 
 def test_jitter_is_the_same_for_everyone_and_another_for_another_schedule():
