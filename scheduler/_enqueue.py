@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -21,6 +21,12 @@ Unique = Literal["alive", "forever"]
 
 PAGE = 1000
 """How many jobs one statement enqueues at most."""
+
+
+# A day from what Python can hold: the server shows a moment in its own zone, and one that the driver cannot read there
+# would fail each claim that finds it, when that is committed already, with all that it took.
+_FIRST = datetime(1, 1, 2, tzinfo=UTC)
+_LAST = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 class Row(NamedTuple):
@@ -50,6 +56,8 @@ def checked_moment(moment: object, what: str, none: str = "") -> datetime | None
         raise TypeError(f"{what}= takes an aware datetime or None{none}, not {type(moment).__name__}")
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ValueError(f"{what}= has no time zone ({moment.isoformat()}): pass datetime.now(UTC) + … or give it one")
+    if not _FIRST <= moment <= _LAST:
+        raise ValueError(f"{what}= is a moment from 0001-01-02 to 9999-12-30 in UTC, not {moment.isoformat()}")
     return moment
 
 

@@ -59,6 +59,19 @@ def test_without_a_due_time_it_is_due_now_by_the_databases_clock(app: Scheduler,
     assert timedelta(hours=1.9) < row["due_at"] - datetime.now(UTC) < timedelta(hours=2.1)
 
 
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
+def test_the_first_and_the_last_due_time_are_read_in_every_zone(app: Scheduler, tables: Tables, zone: str) -> None:
+    first, last = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+    early, late = app.enqueue("work", due_at=first).id, app.enqueue("work", due_at=last).id
+    elsewhere = f"{tables.dsn}?options=-ctimezone%3D{zone}"
+    hand = Hand(elsewhere, {"work": 30}, schema=tables.schema)
+    assert hand.claim_one().id == early
+    hand.close()
+    there = Scheduler(elsewhere, schema=tables.schema)
+    assert [there.job(number).due_at for number in (early, late)] == [first, last]
+    there.close()
+
+
 def test_while_a_job_with_the_key_is_alive_no_second_one_is_made(app: Scheduler, tables: Tables) -> None:
     first = app.enqueue("work", key="k")
     assert app.enqueue("work", {"other": "args"}, key="k") == Enqueued(False, first.id)

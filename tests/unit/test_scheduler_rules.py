@@ -1,7 +1,7 @@
 """The scheduler's pure rules: how much to claim, when to try again, what can be stored, where tokens start."""
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import psycopg
@@ -170,6 +170,13 @@ def test_a_due_time_is_a_datetime(due: object) -> None:
 def test_a_due_time_has_a_zone() -> None:
     with pytest.raises(ValueError, match=r"due_at= has no time zone \(2026-01-01T00:00:00\)"):
         checked_due(datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime.max])
+@pytest.mark.parametrize("hours", [-14, 0, 14])
+def test_a_due_time_is_one_that_can_be_read_in_every_zone(moment: datetime, hours: int) -> None:
+    with pytest.raises(ValueError, match="due_at= is a moment from 0001-01-02 to 9999-12-30 in UTC, not"):
+        checked_due(moment.replace(tzinfo=timezone(timedelta(hours=hours))))
 
 
 @pytest.mark.parametrize("priority", [1.0, True, "1", 2**31, -(2**31) - 1, None])
