@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import threading
 import time
@@ -31,6 +32,7 @@ class Leases:
     def __init__(self, database: Database, statements: Statements, owner: str) -> None:
         self._statements = statements
         self._owner = owner
+        self._process = os.getpid()
         self._asking = Link(database, "lease")
         self._renewing = Link(database, "lease renewal")
         self._held: dict[int, tuple[Lease, float]] = {}
@@ -106,8 +108,14 @@ class Leases:
         return None
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back by its token. An error leaves it to run out."""
+        """Give the lease back by its token. An error leaves it to run out.
+
+        In a child that was forked inside the block, this is the end of it for the child alone: the lease, its threads
+        and its connections are the parent's.
+        """
         lease.end("released")
+        if os.getpid() != self._process:
+            return
         self._forget(lease)
         try:
             began = time.monotonic_ns()

@@ -336,6 +336,34 @@ def test_a_process_that_is_killed_gives_it_up_when_its_time_is_over(app: Schedul
             assert lease.token.value > held
 
 
+_FORKS = """
+import signal
+child = None
+try:
+    with app.lease("reindex", ttl=30) as lease:
+        for _ in range(20):
+            child = os.fork()
+            if not child:
+                signal.alarm(30)  # where it hangs, let it end
+                raise RuntimeError
+            assert os.waitpid(child, 0)[1] == 0
+        lease.ensure()
+        say("held", lease.token.value)
+        hear()
+except RuntimeError:
+    os._exit(0)
+say("over")
+"""
+
+
+def test_a_fork_that_leaves_the_block_leaves_the_lease_to_its_parent(app: Scheduler, tables: Tables) -> None:
+    with program(tables.dsn, _FORKS) as process:
+        assert process.line() == f"held {(row(tables, 'reindex') or {}).get('token')}"
+        process.tell("go on")
+        assert process.line() == "over"
+    assert row(tables, "reindex") is None
+
+
 def test_after_a_close_it_works_anew(app: Scheduler) -> None:
     with app.lease("reindex", ttl=30) as before:
         pass
