@@ -172,6 +172,9 @@ class Schedule:
             _one_of(name, getattr(self, name), get_args(allowed))
         if self.max_gap is not None and not isinstance(self.max_gap, timedelta):
             raise TypeError(f"max_gap is a timedelta, or None for no bound, not {self.max_gap!r}")
+        if self.max_gap is not None and self.max_gap < timedelta():
+            text = str(self.max_gap)
+            raise ScheduleError("it is at least 0, or None for no bound", expr=text, field="max_gap", length=len(text))
         # Derived at once, so that what cannot be derived is refused here and not at the first use.
         _ = self._rule, self._zone, self._bounds, self._span
 
@@ -190,7 +193,8 @@ class Schedule:
     @cached_property
     def _bounds(self) -> tuple[datetime, datetime]:
         """The window that the schedule is confined to: after the first instant, and not after the second."""
-        before = datetime.min if self.start_at is None else _instant("start_at", self.start_at) - _TICK
+        start = datetime.min if self.start_at is None else _instant("start_at", self.start_at)
+        before = max(start, datetime.min + _TICK) - _TICK
         last = _END if self.end_at is None else min(_END, _instant("end_at", self.end_at))
         if before >= last:
             text = f"{self.start_at} .. {self.end_at}"
@@ -312,4 +316,8 @@ def _instant(name: str, value: datetime) -> datetime:
     if value.utcoffset() is None:
         problem = "the time is naive: give it a zone, such as tzinfo=datetime.UTC"
         raise ScheduleError(problem, expr=str(value), field=name, length=len(str(value)))
-    return value.astimezone(UTC).replace(tzinfo=None)
+    try:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        problem = "in UTC this time is before the year 1 or after the year 9999"
+        raise ScheduleError(problem, expr=str(value), field=name, length=len(str(value))) from None

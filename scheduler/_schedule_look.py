@@ -99,7 +99,10 @@ def next_occurrences(
     """Return the next occurrences of a schedule as it is stored, paused or not, after now or ``after``."""
     if type(count) is not int or count < 1:
         raise ValueError(f"how many occurrences is a whole number from 1, not {count!r}")
-    rule = stored_rule(name, _one(connection, statements, name).definition)
+    schedule = _one(connection, statements, name)
+    if schedule.state == "deleted":
+        raise UnknownScheduleError(f"no schedule {name!r}: it was deleted, and is not due any more")
+    rule = stored_rule(name, schedule.definition)
     now: datetime = connection.execute(statements.fill("select {schema}.clock()")).fetchall()[0][0]
     return rule.occurrences(after or now, far_after(rule, after or now), limit=count)
 

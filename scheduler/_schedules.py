@@ -18,6 +18,10 @@ from scheduler._zones import zone_data_version, zone_hash
 FAR = timedelta(days=366 * 50)
 """How far ahead the next occurrence is looked for: past the longest wait, for a 29 February on a given weekday."""
 
+MAX_LIMIT = 2**31 - 1
+MAX_GRACE = timedelta(days=36_525)
+
+_LONGEST_GAP = timedelta(days=2)  # no clock has jumped so far
 _LAST = datetime(9900, 1, 1, tzinfo=UTC)  # of the calendar that a Schedule knows
 
 
@@ -61,10 +65,14 @@ class Declared:
     def __post_init__(self) -> None:
         if self.catch_up not in get_args(CatchUp):
             raise ValueError(f"schedule {self.name!r}: catch_up= is one of {get_args(CatchUp)}, not {self.catch_up!r}")
-        if type(self.catch_up_limit) is not int or self.catch_up_limit < 1:
-            raise ValueError(f"schedule {self.name!r}: catch_up_limit= is a whole number from 1")
-        if self.grace is not None and (not isinstance(self.grace, timedelta) or self.grace < timedelta(0)):
-            raise ValueError(f"schedule {self.name!r}: grace= is a timedelta from 0, or None for a minute")
+        if type(self.catch_up_limit) is not int or not 1 <= self.catch_up_limit <= MAX_LIMIT:
+            raise ValueError(f"schedule {self.name!r}: catch_up_limit= is a whole number from 1 to {MAX_LIMIT:,}")
+        if self.grace is not None and not (
+            isinstance(self.grace, timedelta) and timedelta(0) <= self.grace <= MAX_GRACE
+        ):
+            raise ValueError(
+                f"schedule {self.name!r}: grace= is a timedelta from 0 to {MAX_GRACE.days:,} days, or None for a minute"
+            )
         if self.overlap not in get_args(Overlap):
             raise ValueError(f"schedule {self.name!r}: overlap= is one of {get_args(Overlap)}, not {self.overlap!r}")
 
@@ -129,7 +137,8 @@ def stored_rule(name: str, definition: dict[str, Any]) -> Schedule:
         clock=definition["clock"],
         gap=definition["gap"],
         fold=definition["fold"],
-        max_gap=timedelta(seconds=max_gap) if max_gap is not None else None,
+        # No more than it takes: timedelta.max as a number of seconds is beyond itself.
+        max_gap=timedelta(seconds=min(max_gap, _LONGEST_GAP.total_seconds())) if max_gap is not None else None,
         day_or=definition["day_or"],
         seconds=definition["seconds"],
         start_at=_moment(definition["start_at"]),

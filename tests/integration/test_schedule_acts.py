@@ -341,6 +341,23 @@ def test_a_schedule_whose_next_occurrence_is_decades_away_has_not_ended(
     assert ground.dues() == [moment]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_gap": timedelta.max},
+        {"max_gap": timedelta(0)},
+        {"grace": timedelta(days=36_525), "catch_up_limit": 2**31 - 1},
+        {"start_at": datetime.min.replace(tzinfo=UTC), "end_at": datetime.max.replace(tzinfo=UTC)},
+    ],
+    ids=str,
+)
+def test_options_at_their_ends_are_stored_and_used(ground: Ground, app: Scheduler, options: dict[str, Any]) -> None:
+    put(app, **options)
+    assert put(app, **options) == "unchanged"
+    ground.step(hour(10))
+    assert ground.dues() == [hour(9), hour(10)]
+
+
 @pytest.mark.parametrize("year", [9899, 9950, 9999])
 def test_at_the_end_of_the_calendar_nothing_is_due_and_nothing_fails(ground: Ground, app: Scheduler, year: int) -> None:
     put(app, "before", "0 0 1 7 *")
