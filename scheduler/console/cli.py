@@ -10,6 +10,7 @@ import click
 
 from fencing._registry import check_packages
 from fencing.errors import FencingError
+from scheduler.errors import JobStateError, LedgerHorizonError, UnknownJobError, UnknownScheduleError
 
 COMMANDS = {
     "demo": ("scheduler.console.demo", "See one paused worker refused everywhere, on real servers."),
@@ -77,12 +78,18 @@ class _Commands(click.Group):
 def cli() -> None:
     """Fencing tokens: issue them, enforce them, see them refuse a stale write.
 
-    Exit status: 0 all is well, 1 it is not, 2 the call was wrong. The database is --dsn or $FENCING_DSN.
+    Exit status: 0 all is well; 1 it is not, or what is there does not allow it; 2 the call was wrong, whatever is
+    there. The database is --dsn or $FENCING_DSN.
     """
 
 
+_NOT_THERE = (UnknownJobError, UnknownScheduleError, JobStateError, LedgerHorizonError)
+"""Errors about what is in the database: the same call would be right where that is another."""
+
+
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the console script; errors that are ours are one line on stderr and exit status 1."""
+    """Run the console script. Errors that are ours are one line on stderr, and exit status 1; 2 where a value was wrong
+    that the call gave."""
     try:
         check_packages()
         return cli.main(arguments, prog_name="fencing", standalone_mode=True)
@@ -93,7 +100,7 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(1)
     except ValueError as exc:
         click.echo(f"fencing: {exc}", err=True)
-        sys.exit(2)
+        sys.exit(1 if isinstance(exc, _NOT_THERE) else 2)
 
 
 if __name__ == "__main__":

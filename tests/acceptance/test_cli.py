@@ -105,7 +105,25 @@ def test_jobs_are_listed_and_their_stories_told(app: Scheduler, pg_dsn: str) -> 
     assert text.returncode == 0
     assert "nothing to ship" in text.stdout
     assert text.stdout.index("created") < text.stdout.index("attempt 1 claimed") < text.stdout.index("attempt 1 dead")
-    assert fencing("jobs", "show", "3", dsn=pg_dsn).returncode == 1
+
+
+def test_what_is_not_there_is_told_from_a_wrong_call(app: Scheduler, pg_dsn: str) -> None:
+    """One rule for all: status 1 where the same call would be right if something else were there."""
+    why = ("--reason", "x")
+    for arguments in (
+        ("jobs", "show", "3"),
+        ("jobs", "cancel", "3", *why),
+        ("jobs", "bury", "3", *why),
+        ("jobs", "replay", "3", *why),
+        ("jobs", "cancel", "1", *why),  # it has ended already
+        ("schedules", "show", "nightly"),
+        ("schedules", "next", "nightly"),
+        ("schedules", "pause", "nightly"),
+        ("schedules", "delete", "nightly", *why),
+        ("schedules", "backfill", "nightly", "2026-01-01Z", "2026-01-02Z"),
+    ):
+        done = fencing(*arguments, dsn=pg_dsn)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), (arguments, done.stderr)
 
 
 @pytest.mark.usefixtures("durable")
@@ -384,7 +402,7 @@ def test_a_dead_job_is_listed_replayed_buried_and_cancelled_from_the_command_lin
     assert fencing("jobs", "cancel", "2", "--reason", "x", dsn=pg_dsn).stdout == "job 2 was ready, now cancelled\n"
     wrong = fencing("jobs", "cancel", "2", "--reason", "x", dsn=pg_dsn)
     assert (wrong.returncode, wrong.stderr) == (
-        2,
+        1,
         "fencing: job 2 is cancelled already: it is neither waiting nor running\n",
     )
 
