@@ -10,8 +10,10 @@ import os
 import re
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -19,6 +21,7 @@ import click
 from fencing._registry import check_packages
 from scheduler import Scheduler
 
+_OURS = Path(__file__).parents[2]
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAY = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?")
@@ -95,10 +98,23 @@ def attribute_of(text: str, what: str) -> Any:
             raise click.UsageError(
                 f"{what}: no module {exc.name!r} from here; run `fencing` where it can be imported"
             ) from exc
+        _note_place(exc)
+        raise
+    except Exception as exc:
+        _note_place(exc)
         raise
     if not hasattr(module, attribute):
         raise click.UsageError(f"{what}: module {module_name!r} has no {attribute!r}")
     return getattr(module, attribute)
+
+
+def _note_place(exc: Exception) -> None:
+    """Note which line of theirs could not be executed: the last one that was reached as a module was loaded."""
+    ours = tuple(str(_OURS / package) + os.sep for package in ("fencing", "scheduler", "adapters"))
+    lines = [frame for frame in traceback.extract_tb(exc.__traceback__) if frame.name == "<module>"]
+    theirs = [frame for frame in lines if not frame.filename.startswith(ours)] or lines
+    if theirs:
+        exc.add_note(f"  in {theirs[-1].filename}, line {theirs[-1].lineno}: {theirs[-1].line}")
 
 
 def need(command: str, *modules: str) -> None:

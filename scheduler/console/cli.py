@@ -96,11 +96,16 @@ def main(arguments: list[str] | None = None) -> Any:
     except (FencingError, ImportError) as exc:
         extra = _EXTRAS.get((getattr(exc, "name", None) or "").partition(".")[0])
         told = extra is None or "pip install" in str(exc)
-        click.echo(f"fencing: {exc}" + ("" if told else f": pip install 'fencing-toolkit[{extra}]'"), err=True)
+        _say(exc, "" if told else f": pip install 'fencing-toolkit[{extra}]'")
         sys.exit(1)
     except ValueError as exc:
-        click.echo(f"fencing: {exc}", err=True)
+        _say(exc)
         sys.exit(1 if isinstance(exc, _NOT_THERE) else 2)
+
+
+def _say(exc: Exception, remedy: str = "") -> None:
+    notes = getattr(exc, "__notes__", ())  # where an application could not be imported
+    click.echo("\n".join([f"fencing: {exc}{remedy}", *notes]), err=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from fencing import Finding
+from fencing.errors import FencingError
 from scheduler import Scheduler
 from scheduler.console._options import database_options, json_option, load_app, print_json
 from scheduler.console._targets import Issued, diagnose_target
@@ -45,13 +46,28 @@ def _findings(path: str | None, dsn: str | None, schema: str, targets: tuple[str
     issued = None
     if path or dsn or not targets:
         app = load_app(path) if path else Scheduler(dsn, schema=schema)
-        found = app.diagnose()
+        try:
+            found = app.diagnose()
+            if targets and not any(finding.severity == "broken" for finding in found):
+                issued = Issued(*app.issued())
+        except FencingError as exc:  # it must not hide what the targets have to say
+            found = [_unreachable(path or f"scheduler {schema!r}", exc)]
+        finally:
+            app.close()
         yield from found
-        if targets and not any(finding.severity == "broken" for finding in found):
-            issued = Issued(*app.issued())
-        app.close()
     for target in targets:
         yield from diagnose_target(target, issued)
+
+
+def _unreachable(where: str, exc: FencingError) -> Finding:
+    return Finding(
+        "reachable",
+        "broken",
+        where,
+        str(exc),
+        "nothing is known about it, and nothing can be claimed or enqueued",
+        "see that the server runs, that its address is right and that it lets this user in",
+    )
 
 
 def _print(finding: Finding) -> None:

@@ -46,6 +46,8 @@ def _print(measures: Measures) -> None:
                 "running",
                 "expired",
                 "dead",
+                "refused",
+                "lost",
                 "ended/s",
             ],
             [
@@ -60,6 +62,8 @@ def _print(measures: Measures) -> None:
                     queue.running,
                     queue.expired,
                     queue.dead,
+                    queue.refused,
+                    queue.lost,
                     f"{queue.per_second:.1f}",
                 ]
                 for queue in measures.queues

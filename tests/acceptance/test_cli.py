@@ -205,9 +205,13 @@ def test_metrics_show_lag_outcomes_and_what_is_late(app: Scheduler, pg_dsn: str)
             "insert into fencing.job (queue, task, args, priority, due_at, max_attempts, created_at)"
             " values ('default', 'nobody knows', '{}', 0, now() - interval '100 s', 5, now())"
         )
+        connection.execute("update fencing.measure set refused = 31, lost = 32")
     shown = fencing("metrics", dsn=pg_dsn)
     assert shown.returncode == 0, shown.stderr
     assert "LATE" in shown.stdout
+    heading, row = (line.split() for line in shown.stdout.splitlines() if line.startswith(("queue", "default")))
+    assert heading[-4:] == ["dead", "refused", "lost", "ended/s"]
+    assert row[-4:-1] == ["1", "31", "32"]
     assert "completed 1, dead 1" in shown.stdout
     assert "worker gone: mail; 1 running" in shown.stdout
     measures = json.loads(fencing("metrics", "--json", dsn=pg_dsn).stdout)
@@ -248,6 +252,18 @@ def test_the_doctor_looks_at_downstreams(tmp_path: Path, valkey_url: str) -> Non
     assert (done.returncode, "secret" in done.stdout) == (1, False)
     done = fencing("doctor", "--target", valkey_url, "--json")
     assert {finding["where"].partition(":")[0] for finding in json.loads(done.stdout)} == {"redis"}
+
+
+def test_the_doctor_finds_that_the_scheduler_s_server_is_gone_and_looks_at_the_downstreams_all_the_same(
+    valkey_url: str,
+) -> None:
+    gone = "postgresql://ann:secret@127.0.0.1:1/x"
+    done = fencing("doctor", "--dsn", gone, "--target", valkey_url, "--json")
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (found["reachable"]["severity"], found["reachable"]["where"]) == ("broken", "scheduler 'fencing'")
+    assert "redis-version" in found
+    assert "secret" not in done.stdout
 
 
 @pytest.mark.usefixtures("durable")
@@ -318,6 +334,25 @@ def test_a_role_without_privileges_is_told_how_to_get_them(
     assert "permission denied" in done.stderr
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("size = int('nine')", 2, "invalid literal"),
+        ("app.schedule('nightly', '0 3 * * *', tz='UTC', task='ship')", 2, "no task 'ship' is registered"),
+        ("import no_such_package", 1, "No module named 'no_such_package'"),
+        ("from adapters.redis import nothing", 1, "cannot import name 'nothing'"),
+    ],
+)
+def test_an_application_that_cannot_be_imported_is_told_the_line(
+    tmp_path: Path, line: str, status: int, says: str
+) -> None:
+    (tmp_path / "shop.py").write_text(f"from scheduler import Scheduler\napp = Scheduler()\n{line}\n")
+    done = fencing("worker", "shop:app", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert says in done.stderr
+    assert done.stderr.splitlines()[-1] == f"  in {tmp_path}/shop.py, line 3: {line}"
 
 
 def test_a_folder_of_the_applications_that_hides_a_package_of_ours_is_named(tmp_path: Path) -> None:
