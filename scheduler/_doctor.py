@@ -33,13 +33,13 @@ def diagnose(connection: Connection, statements: Statements) -> Iterator[Finding
     """Look at the schema, the issuer, durability, clocks and the state of the work; yield one finding per check."""
     where = f"scheduler {statements.schema!r} in {connection.info.dbname}"
     try:
-        check_migrated(connection, statements)
+        newer = check_migrated(connection, statements)
     except NotMigratedError as exc:
         yield Finding(
             "migrations", "broken", where, str(exc), "nothing can be claimed or enqueued", "run `fencing migrate`"
         )
         return
-    yield Finding("migrations", "ok", where, "every migration is applied")
+    yield _migrations(where, newer)
     with connection.cursor(row_factory=dict_row) as cursor:
         health = cursor.execute(statements["health"]).fetchall()[0]
     yield from _durability(where, health)
@@ -70,6 +70,19 @@ def diagnose(connection: Connection, statements: Statements) -> Iterator[Finding
     yield from _queues(where, measures)
     yield from _workers(where, measures)
     yield from _work(where, health, measures)
+
+
+def _migrations(where: str, newer: list[str]) -> Finding:
+    if not newer:
+        return Finding("migrations", "ok", where, "every migration is applied")
+    return Finding(
+        "migrations",
+        "warning",
+        where,
+        f"of newer code, which this one does not know: {', '.join(newer)}",
+        "this code was not written for these tables",
+        "install the release that made them here too, or finish the upgrade",
+    )
 
 
 def _pooler(connection: Connection, where: str) -> Finding:

@@ -42,6 +42,8 @@ class Statements:
             "token_literal": _literal(f'"{schema}".token'),
             "clock_literal": _literal(f'"{schema}".clock()'),
             "turn": _turn(schema),
+            "name_literal": _literal(f'"{schema}"'),
+            "migration_literal": _literal(f'"{schema}".migration'),
             "job_literal": _literal(f'"{schema}".job'),
             "release_literal": _literal(f'"{schema}".release'),
             "channel_literal": _literal(self.channel),
