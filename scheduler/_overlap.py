@@ -19,7 +19,8 @@ class Live(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A due occurrence that waits for the decision. A backfilled one was asked for by a person: no policy drops it."""
+    """A due occurrence that waits for the decision. A backfilled one was asked for by a person: no policy drops it
+    while it waits."""
 
     key: str
     backfilled: bool

@@ -177,7 +177,8 @@ class ScheduleFace(ABC):
         is now; return all of the window, with what became of each.
 
         None that ran, or was skipped, is made again. With an overlap other than ``allow`` they run one after another,
-        and no policy drops them. ``dry_run`` only looks.
+        and none that waits is dropped; with ``cancel_other`` the next regular occurrence cancels one that has had its
+        turn and is not over. ``dry_run`` only looks.
 
         Raises :class:`LedgerHorizonError` for a window that starts before what the ledger is sure to know (90 days,
         or less by retention): with ``force`` what ran before then may run again.
@@ -198,7 +199,7 @@ class ScheduleFace(ABC):
             return _schedule_look.show_schedule(connection, self._statements, name, most)
 
     def next_occurrences(self, name: str, count: int = 10, *, after: datetime | None = None) -> list[Occurrence]:
-        """Return when a schedule is due next, as it is stored, paused or not."""
+        """Return when a schedule is due next, as it is stored, paused or not; a deleted one is unknown."""
         with self._here().link.use("look at a schedule's next occurrences") as connection:
             return _schedule_look.next_occurrences(connection, self._statements, name, count, after)
 

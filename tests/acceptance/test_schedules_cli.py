@@ -84,6 +84,7 @@ def test_a_schedule_is_paused_resumed_and_deleted(tables: Tables) -> None:
     assert call(tables, "resume", "nightly").output == "schedule nightly: active\n"
     assert call(tables, "delete", "nightly").exit_code == 2, "a reason is wanted"
     assert data(tables, "delete", "nightly", *by)["state"] == "deleted"
+    assert "it was deleted" in str(call(tables, "next", "nightly").exception), "it is not due any more"
     assert [one["name"] for one in data(tables, "list")] == ["hourly"]
     assert [one["state"] for one in data(tables, "list", "--deleted")] == ["active", "deleted"]
     acts = [(act["kind"], act["actor"]) for act in data(tables, "show", "nightly")["acts"]]
