@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -67,8 +66,8 @@ class Measurer:
             self._ended = True
 
     def _write(self, connection: Connection) -> None:
-        with _writing:
-            _, minute = self._tallies.gather()
+        with self._tallies.writing:
+            minute = self._tallies.gather()
             began = time.time()
             row = connection.execute(
                 self._statements["measure_write"],
@@ -107,10 +106,6 @@ class Measurer:
             extra={"queue": queue},
         )
         self._work.teller.tell(LagEvent(queue, lag, acceptable, exceeded))
-
-
-# The workers of one process share its tallies and its rows.
-_writing = threading.Lock()
 
 
 def _as_json(tallies: dict[Kind, Tally]) -> str:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 KEEP = 5.0
 """Seconds for which what was read is served again: a scrape costs the database no more than that."""
 
+PATIENCE = 3.0
+"""Seconds that a scrape waits for the database: well below Prometheus' own ten, after which all would be missing."""
+
 
 class Endpoint:
     """Serves ``/metrics`` on a port while it is open."""
@@ -65,7 +68,10 @@ def serving(who: str, host: str, port: int | None, collector: Any) -> Iterator[N
 
 
 class Kept(Generic[T]):
-    """What was read last, for a few seconds; None where the database did not answer."""
+    """What was read last, for a few seconds; None where the database did not answer, or not soon enough.
+
+    It is read on a thread of its own, one at a time: a server that is stopped answers nobody, and refuses nobody.
+    """
 
     def __init__(self, what: str, read: Callable[[], T], *errors: type[Exception]) -> None:
         self._what = what
@@ -73,18 +79,31 @@ class Kept(Generic[T]):
         self._errors: tuple[type[Exception], ...] = (FencingError, *errors)
         self._lock = threading.Lock()
         self._found: tuple[float, T | None] | None = None
+        self._reading: threading.Thread | None = None
 
     def __call__(self) -> T | None:
         """Read it, or give it again."""
         with self._lock:
-            if self._found is None or time.monotonic() - self._found[0] >= KEEP:
-                try:
-                    found = self._read()
-                except self._errors as exc:
-                    log.warning("%s could not be read: %s", self._what, exc)
-                    found = None
-                self._found = time.monotonic(), found
-            return self._found[1]
+            if self._found is not None and time.monotonic() - self._found[0] < KEEP:
+                return self._found[1]
+            if self._reading is None or not self._reading.is_alive():
+                self._reading = threading.Thread(target=self._read_once, name="fencing-metrics", daemon=True)
+                self._reading.start()
+            reading = self._reading
+        reading.join(PATIENCE)
+        if reading.is_alive():
+            log.warning("%s could not be read: no answer within %g s", self._what, PATIENCE)
+            return None
+        return self._found[1] if self._found else None
+
+    def _read_once(self) -> None:
+        found = None
+        try:
+            found = self._read()
+        except self._errors as exc:
+            log.warning("%s could not be read: %s", self._what, exc)
+        finally:
+            self._found = time.monotonic(), found
 
 
 class Collector:
@@ -135,7 +154,7 @@ class Collector:
         )
         lag = HistogramMetricFamily("fencing_job_lag_seconds", "From due to claimed", labels=labels)
         run = HistogramMetricFamily("fencing_job_run_seconds", "How long handlers ran", labels=labels)
-        for kind, tally in sorted(self._tallies.gather()[0].items()):
+        for kind, tally in sorted(self._tallies.sums().items()):
             claimed.add_metric(kind, tally.claimed)
             for outcome, count in sorted(tally.outcomes.items()):
                 ended.add_metric([*kind, outcome], count)

@@ -111,7 +111,8 @@ class Tallies:
     """The tallies of one process, by queue and task, shared by its threads.
 
     What comes in is kept apart until :meth:`gather` adds it to the sums since the process began and to those of the
-    present minute, so that whoever counts waits for nobody who reads. ``minute`` is the one that was written last.
+    present minute, so that whoever counts waits for nobody who reads. ``minute`` is the one that was written last;
+    ``writing`` is held by whoever gathers and writes: the workers of one process share these and their rows.
     """
 
     def __init__(self) -> None:
@@ -119,6 +120,7 @@ class Tallies:
         self._fresh: dict[Kind, Tally] = {}
         self._sums: dict[Kind, Tally] = {}
         self._minute: dict[Kind, Tally] = {}
+        self.writing = threading.Lock()
         self.listen_reconnects = 0
         self.minute: datetime | None = None
 
@@ -158,15 +160,23 @@ class Tallies:
                 if refused:
                     tally.refused += len(runs)
 
-    def gather(self) -> tuple[dict[Kind, Tally], dict[Kind, Tally]]:
-        """Return the sums since the process began, and those of the present minute; neither is changed afterwards but
-        by the next call."""
+    def gather(self) -> dict[Kind, Tally]:
+        """Return those of the present minute; they are not changed afterwards but by the next call."""
         with self._lock:
             fresh, self._fresh = self._fresh, {}
             for sums in (self._sums, self._minute):
                 for kind, tally in fresh.items():
                     sums.setdefault(kind, Tally()).add(tally)
-            return dict(self._sums), dict(self._minute)
+            return dict(self._minute)
+
+    def sums(self) -> dict[Kind, Tally]:
+        """Return those since the process began: a copy, which takes nothing away from what :meth:`gather` finds."""
+        found: dict[Kind, Tally] = {}
+        with self._lock:
+            for part in (self._sums, self._fresh):
+                for kind, tally in part.items():
+                    found.setdefault(kind, Tally()).add(tally)
+        return found
 
     def next_minute(self) -> None:
         """Begin another minute."""

@@ -1,9 +1,11 @@
 """How durations are counted, and when lag and run time are too much: the rules, without a database."""
 
 import random
+import threading
 
 import pytest
 
+from scheduler import _prometheus
 from scheduler._measures import KNOWN_FROM, STUCK_LEAST, STUCK_OTHERWISE, lag_exceeded, largest, stuck_after
 from scheduler._store import Claimed
 from scheduler._tally import BOUNDS, Durations, Tallies
@@ -76,12 +78,47 @@ def test_tallies_keep_sums_since_the_beginning_and_of_the_minute() -> None:
     job = Claimed(1, 1, "l", "work", "mail", "null", 0, None, 1, 5, 0, None, None, None, 0.4)  # type: ignore[arg-type]
     tallies.claimed([job, job])
     tallies.ended([("mail", "work", "completed", 0.2, False), ("mail", "work", None, 3.0, True)])
-    sums, minute = tallies.gather()
-    assert sums["mail", "work"] == minute["mail", "work"]
+    assert tallies.sums() == tallies.gather() == tallies.sums()
     tallies.next_minute()
     tallies.claimed([job])
-    sums, minute = tallies.gather()
+    sums, minute = tallies.sums(), tallies.gather()
     assert (sums["mail", "work"].claimed, minute["mail", "work"].claimed) == (3, 1)
     assert (sums["mail", "work"].lost, sums["mail", "work"].refused) == (1, 1)
     assert sums["mail", "work"].outcomes == {"completed": 1}
     assert (sums["mail", "work"].run.count, minute["mail", "work"].run.count) == (2, 0)
+
+
+def test_a_look_at_the_sums_takes_nothing_from_the_minute_that_is_being_written() -> None:
+    """Prometheus may ask after the measurer has gathered and before it turns the page."""
+    tallies = Tallies()
+    tallies.ended([("mail", "work", "completed", 0.2, False)])
+    tallies.gather()
+    tallies.ended([("mail", "work", "dead", 0.3, False)])
+    looked = tallies.sums()
+    tallies.next_minute()
+    tallies.ended([("mail", "work", "retried", 0.4, False)])
+    assert tallies.gather()["mail", "work"].outcomes == {"dead": 1, "retried": 1}
+    assert looked["mail", "work"].outcomes == {"completed": 1, "dead": 1}, "and what was seen does not change"
+    assert tallies.sums()["mail", "work"].run.count == 3
+
+
+def test_a_scrape_waits_for_a_stopped_database_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prometheus, "PATIENCE", 0.05)
+    monkeypatch.setattr(_prometheus, "KEEP", 3600.0)
+    answers, calls = threading.Event(), []
+
+    def read() -> str:
+        calls.append(1)
+        answers.wait(60)
+        return "read"
+
+    kept = _prometheus.Kept("figures", read)
+    assert kept() is None
+    assert kept() is None
+    assert len(calls) == 1, "one question at a time"
+    answers.set()
+    monkeypatch.setattr(_prometheus, "PATIENCE", 60)
+    assert kept() == "read"
+    assert (kept(), len(calls)) == ("read", 1)
+    monkeypatch.setattr(_prometheus, "KEEP", 0.0)
+    assert (kept(), len(calls)) == ("read", 2)
