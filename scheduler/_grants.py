@@ -15,6 +15,7 @@ _WRITES = {
     "update": re.compile(r"\bupdate \{schema\}\.(\w+)"),
     "delete": re.compile(r"\bdelete from \{schema\}\.(\w+)"),
 }
+_NUMBERED = re.compile(r"pg_get_serial_sequence\(\{(\w+)_literal\}, '(\w+)'\)")
 _READS = re.compile(r"\b(?:from|join) \{schema\}\.(\w+)(?!\w|\()")
 _UPSERT = re.compile(r"\binsert into \{schema\}\.(\w+)(?:(?!\binsert\b).)*?\bdo update\b", re.DOTALL)
 # To lock a row takes the right to change it.
@@ -31,6 +32,7 @@ def grants(statements: Statements, role: str) -> list[str]:
     needed: dict[str, set[str]] = defaultdict(set)
     needed["migration"].add("select")
     needed["job"].add("insert")  # COPY
+    sequences: set[str] = set()
     for entry in files("scheduler").joinpath("sql").iterdir():
         text = read("sql", entry.name)
         for privilege, pattern in _WRITES.items():
@@ -42,6 +44,7 @@ def grants(statements: Statements, role: str) -> list[str]:
             needed[table].add("select")
         for table in _LOCKS.findall(text):
             needed[table].add("update")
+        sequences.update("_".join([*found, "seq"]) for found in _NUMBERED.findall(text))
         for table in [table for table in needed if f".{table}" in text]:
             needed[table].add("select")  # RETURNING and conditions read
     del needed["token"]  # the sequence
@@ -51,6 +54,9 @@ def grants(statements: Statements, role: str) -> list[str]:
     for table, privileges in sorted(needed.items()):
         listed = ", ".join(one for one in order if one in privileges)
         lines.append(f'grant {listed} on table {schema}."{table}" to {quoted};')
-    lines.append(f"grant usage, select, update on all sequences in schema {schema} to {quoted};")
+    # The issuer moves its sequence on. Of the others numbers are only drawn, and where no statement draws one itself, a
+    # row's number comes with the right to insert it.
+    lines.append(f'grant usage, select, update on sequence {schema}."token" to {quoted};')
+    lines += [f'grant usage on sequence {schema}."{name}" to {quoted};' for name in sorted(sequences)]
     lines.append(f"grant execute on all functions in schema {schema} to {quoted};")
     return lines

@@ -15,6 +15,7 @@ from support.jobs import Hand, Tables, Working, installed, installed_beside
 from support.pgbouncer import pgbouncer
 from support.waiting import eventually
 
+from fencing import Finding
 from scheduler import Job, Scheduler
 from scheduler._connect import Database, Link
 from scheduler._doctor import diagnose
@@ -167,7 +168,13 @@ def test_a_role_with_the_printed_grants_and_no_others(database: str, role: str) 
         people(app, tables)
         app.close()
         mine = psycopg.connect(database.replace("postgres@", f"{role}@"), autocommit=True)
-        for refused in ("update {s}.act set actor = 'me'", "drop table {s}.job", "create table {s}.more (n int)"):
+        number = "select setval('{s}.job_id_seq', 1)"
+        for refused in (
+            "update {s}.act set actor = 'me'",
+            "drop table {s}.job",
+            "create table {s}.more (n int)",
+            number,
+        ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 mine.execute(refused.replace("{s}", tables.schema).encode())
         mine.close()
@@ -263,6 +270,22 @@ def test_two_schedulers_in_one_database_do_not_meet(database: str) -> None:
         assert (one.run_until_idle().completed, two.run_until_idle().completed) == (1, 1)
         assert sorted(ran) == [("first", "first"), ("second", "second")]
         assert first.one("select name from {s}.issuer") != second.one("select name from {s}.issuer")
+
+
+def test_the_doctor_warns_of_a_transaction_that_keeps_dead_rows(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed_beside(database) as (app, _), psycopg.connect(database) as reader:
+
+        def finding() -> Finding:
+            (found,) = [one for one in app.diagnose() if one.check == "open transactions"]
+            return found
+
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("select 1")
+        assert finding().severity == "ok", "for a moment anybody may"
+        monkeypatch.setattr("scheduler._doctor.OLD_TRANSACTION", 0.0)
+        assert (finding().severity, "the oldest has been open" in finding().message) == ("warning", True)
+        reader.rollback()
+        assert finding().severity == "ok"
 
 
 def test_tls_options_go_through_the_address() -> None:
