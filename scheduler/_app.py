@@ -194,7 +194,7 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
         worker = self._worker(queues, concurrency, batch)
         with _Signals(worker) as signals, self._endpoint(worker, metrics_host, metrics_port):
             worker.start()
-            log.info("worker %s: tasks %s", self._here().owner, ", ".join(self._tasks))
+            log.info("worker %s: queues %s; tasks %s", self._here().owner, ", ".join(queues), ", ".join(self._tasks))
             while not signals.arrived and not stop.wait(0.1):
                 pass
             stop.set()

@@ -25,6 +25,9 @@ OLD_FLOOR = 300.0
 OLDEST_DUE = 60.0
 """Seconds that a due job may wait before it is worth a word, in a queue of which no acceptable lag was stated."""
 
+OLD_TRANSACTION = 600.0
+"""Seconds that a transaction may be open before it is worth a word."""
+
 SILENT = 60.0
 """Seconds that a worker may be silent before it is worth a word."""
 
@@ -66,6 +69,7 @@ def diagnose(connection: Connection, statements: Statements) -> Iterator[Finding
         )
     skew = health["clock"] - time.time()
     yield _skew(where, skew, "this machine's")
+    yield _transactions(where, health["oldest_transaction"])
     measures = measure(connection, statements, 300)
     yield from _queues(where, measures)
     yield from _workers(where, measures)
@@ -160,6 +164,20 @@ def _skew(where: str, skew: float, whose: str) -> Finding:
         return Finding("clock skew", "ok", where, message)
     breaks = "nothing is decided by that clock, but people will read its logs wrongly"
     return Finding("clock skew", "warning", where, message, breaks, "let both synchronise their clocks")
+
+
+def _transactions(where: str, oldest: float) -> Finding:
+    if oldest <= OLD_TRANSACTION:
+        return Finding("open transactions", "ok", where, f"none for longer than {OLD_TRANSACTION / 60:.0f} minutes")
+    return Finding(
+        "open transactions",
+        "warning",
+        where,
+        f"the oldest has been open for {oldest / 60:.0f} minutes",
+        "what it might still read cannot be cleared away: the tables grow, and claims step over more and more",
+        "find it in pg_stat_activity (xact_start) or pg_prepared_xacts and end it; "
+        "set idle_in_transaction_session_timeout",
+    )
 
 
 def _queues(where: str, measures: Measures) -> Iterator[Finding]:

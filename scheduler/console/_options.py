@@ -50,6 +50,13 @@ log_level_option = click.option(
     show_default=True,
     help="The least that is logged.",
 )
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON object a line.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout and nothing else.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -15,7 +14,15 @@ from adapters.email import Relay
 from scheduler import Scheduler
 from scheduler._prometheus import serving
 from scheduler.console._engines import outbox_engine_of, transport_of
-from scheduler.console._options import database_options, json_option, load_app, log_level_option, print_json
+from scheduler.console._logs import set_up_logging
+from scheduler.console._options import (
+    database_options,
+    json_option,
+    load_app,
+    log_format_option,
+    log_level_option,
+    print_json,
+)
 from scheduler.console._outbox_metrics import OutboxCollector
 
 
@@ -46,6 +53,7 @@ from scheduler.console._outbox_metrics import OutboxCollector
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve them on.")
 @click.option("--once", is_flag=True, help="Send one batch, say what became of it, and end.")
 @log_level_option
+@log_format_option
 @json_option
 def relay(
     app: str | None,
@@ -63,6 +71,7 @@ def relay(
     metrics_host: str,
     once: bool,
     log_level: str,
+    log_format: str,
     as_json: bool,
 ) -> None:
     """Send what is in the outbox until SIGTERM or SIGINT; then finish the message in hand and give the rest back.
@@ -70,7 +79,7 @@ def relay(
     Its tokens come from the scheduler MODULE:APP, or the one in --dsn and --schema. Any number of relays may serve one
     table. A second signal does not wait: what was being handed over will be uncertain.
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging(log_level, log_format)
     leases = load_app(app) if app else Scheduler(dsn, schema=schema)
     engine = outbox_engine_of(target or leases._database.conninfo)
     service = Relay(

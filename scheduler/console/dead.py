@@ -47,8 +47,8 @@ def filter_options(command: F) -> F:
             "--since", callback=_moment, help="Died then or later: ISO 8601 with offset, or 90s, 30m, 2h, 3d ago."
         ),
         click.option("--error", help="Its reason or last error contains this text."),
-        click.option("--queue"),
-        click.option("--task"),
+        click.option("--queue", help="Of this queue."),
+        click.option("--task", help="Of this task."),
     ):
         command = option(command)
     return command

@@ -23,10 +23,10 @@ def jobs() -> None:
 
 @jobs.command("list")
 @database_options
-@click.option("--status", type=click.Choice(STATES))
-@click.option("--task")
-@click.option("--queue")
-@click.option("--key")
+@click.option("--status", type=click.Choice(STATES), help="Those in this state.")
+@click.option("--task", help="Those of this task.")
+@click.option("--queue", help="Those in this queue.")
+@click.option("--key", help="Those enqueued under this key.")
 @click.option(
     "--most", default=50, show_default=True, type=click.IntRange(min=1), help="How many at most, newest first."
 )

@@ -52,9 +52,9 @@ def outbox() -> None:
 
 @outbox.command("list")
 @_target
-@click.option("--state", type=click.Choice(STATES))
-@click.option("--tenant")
-@click.option("--order-key")
+@click.option("--state", type=click.Choice(STATES), help="Those in this state.")
+@click.option("--tenant", help="Those of this tenant.")
+@click.option("--order-key", help="Those that wait for each other under this key.")
 @click.option("--before", type=int, metavar="ID", help="Go on with those older than this one.")
 @click.option("--most", type=click.IntRange(1), default=50, show_default=True, help="How many at most, newest first.")
 @json_option
@@ -186,7 +186,15 @@ def cancel(keys: tuple[str, ...], reason: str, actor: str, target: str | None, d
     show_default=True,
     help="bodies keeps the rows, so that a late put of the same key stays a no-op; rows frees the keys.",
 )
-@click.option("--state", "states", multiple=True, type=click.Choice(FINISHED), default=FINISHED, show_default=True)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(FINISHED),
+    default=FINISHED,
+    show_default=True,
+    help="Those that ended so; may be given more than once.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
 @click.option("--reason", default="", help="Why; kept in the audit. Wanted unless it is a dry run.")
 @actor_option

@@ -10,7 +10,14 @@ from scheduler import Scheduler
 from scheduler._grants import grants
 from scheduler._sql import Statements
 from scheduler.console._logs import set_up_logging
-from scheduler.console._options import database_options, json_option, load_app, log_level_option, print_json
+from scheduler.console._options import (
+    database_options,
+    json_option,
+    load_app,
+    log_format_option,
+    log_level_option,
+    print_json,
+)
 
 
 @click.command()
@@ -47,7 +54,7 @@ def migrate(dsn: str | None, schema: str, issuer: str | None, print_grants: bool
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address that this is served on.")
 @log_level_option
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@log_format_option
 @json_option
 def worker(
     app: str,

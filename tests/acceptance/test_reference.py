@@ -53,20 +53,25 @@ def _is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Exception)
 
 
-def _commands(command: click.Command, path: tuple[str, ...], context: click.Context) -> Iterator[tuple[str, set[str]]]:
+Options = Iterator[tuple[str, list[click.Option]]]
+
+
+def _commands(command: click.Command, path: tuple[str, ...], context: click.Context) -> Options:
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             assert found is not None
             yield from _commands(found, (*path, name), click.Context(found, parent=context))
     else:
-        yield " ".join(path), {max(one.opts, key=len) for one in command.params if isinstance(one, click.Option)}
+        yield " ".join(path), [one for one in command.params if isinstance(one, click.Option)]
 
 
 def test_the_commands_and_their_options_are_those_of_the_reference() -> None:
     text = (REFERENCE / "cli.md").read_text("utf-8")
     told: dict[str, set[str]] = {}
-    known = dict(_commands(cli, (), click.Context(cli)))
+    known = {
+        name: {max(one.opts, key=len) for one in options} for name, options in _commands(cli, (), click.Context(cli))
+    }
     for row in re.findall(r"^\| (`.*?) \| ", text, re.MULTILINE):
         command = max((name for name in known if row.startswith(f"`{name}")), key=len)
         told.setdefault(command, set()).update(re.findall(r"--[a-z-]+", row))
@@ -75,3 +80,10 @@ def test_the_commands_and_their_options_are_those_of_the_reference() -> None:
     everywhere = set(re.findall(r"--[a-z-]+", re.sub(r"^\|.*$", "", text, flags=re.MULTILINE))) | COMMON
     assert {name: missing for name in known if (missing := known[name] - told.get(name, set()) - everywhere)} == {}
     assert {name: unreal for name in known if (unreal := told[name] - known[name])} == {}
+
+
+def test_every_command_and_option_says_what_it_is_for() -> None:
+    silent = []
+    for name, options in _commands(cli, (), click.Context(cli)):
+        silent += [f"{name} {one.opts[0]}" for one in options if not one.help]
+    assert silent == []

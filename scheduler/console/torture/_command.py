@@ -17,8 +17,8 @@ from scheduler.console.embedded import ServerUnavailableError
 @click.option("--seed", type=int, help="Chooses the faults (default: one that is printed).")
 @click.option("--unfenced", is_flag=True, help="The same without guards: a run that must be full of violations.")
 @click.option("--asynchronous", is_flag=True, help="Standby and replica are not waited for; their losses count apart.")
-@click.option("--workers", type=click.IntRange(1, 32), default=4, show_default=True)
-@click.option("--relays", type=click.IntRange(0, 8), default=2, show_default=True)
+@click.option("--workers", type=click.IntRange(1, 32), default=4, show_default=True, help="Worker processes.")
+@click.option("--relays", type=click.IntRange(0, 8), default=2, show_default=True, help="Relay processes.")
 @click.option("--history", "record", type=click.Path(dir_okay=False, path_type=Path), help="Keep the history here.")
 @json_option
 def torture(
