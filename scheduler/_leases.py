@@ -99,9 +99,10 @@ class Leases:
                 [(lease.name, lease.token.value, ttl) for lease, ttl in due],
             )
         for lease, ttl in due:
-            if lease.token.value in kept:
+            extended = kept.get(lease.token.value)
+            if extended:
                 lease.extend(sent + ttl)
-            elif not lease.ended:
+            elif extended is None and not lease.ended:
                 log.warning("the lease %r (%s) is lost", lease.name, lease.token)
                 lease.lose()
                 self._forget(lease)
@@ -144,9 +145,15 @@ class Leases:
             self._held.pop(lease.token.value, None)
 
     def close(self) -> None:
-        """End the threads and the connections."""
-        for loop in self._loops:
+        """End the threads and the connections. Who still holds a lease is told: nobody renews it any more."""
+        with self._lock:
+            loops, self._loops = self._loops, []
+            held = list(self._held.values())
+        for loop in loops:
             loop.stop(timeout=5)
+        for lease, _ in held:
+            lease.lose("its scheduler was closed")
+            self._forget(lease)
         self._asking.close()
         self._renewing.close()
 

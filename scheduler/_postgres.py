@@ -304,11 +304,11 @@ def acquire_lease(connection: Connection, statements: Statements, owner: str, na
 
 def renew_leases(
     connection: Connection, statements: Statements, owner: str, leases: Sequence[tuple[str, int, float]]
-) -> set[int]:
-    """Extend named leases, given as (name, token, seconds); return the tokens that are still held."""
+) -> dict[int, bool]:
+    """Extend named leases, given as (name, token, seconds); the answer is as that of :func:`renew`."""
     names, tokens, seconds = (list(column) for column in zip(*leases, strict=True))
     parameters = {"owner": owner, "names": names, "tokens": tokens, "leases": seconds}
-    return {row[1] for row in connection.execute(statements["lease_renew"], parameters)}
+    return {row[0]: row[1] for row in connection.execute(statements["lease_renew"], parameters)}
 
 
 def release_lease(connection: Connection, statements: Statements, owner: str, name: str, token: int) -> bool:

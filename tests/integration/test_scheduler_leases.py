@@ -245,6 +245,28 @@ def test_a_renewal_that_gets_no_answer_does_not_keep_the_news_from_the_holder(ap
             os.kill(backend, signal.SIGCONT)
 
 
+def test_a_row_that_somebody_has_locked_costs_neither_its_own_lease_nor_the_others(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[dict[int, bool]] = []
+    renew_leases = _leases.renew_leases
+
+    def noting(*args: Any) -> dict[int, bool]:
+        answers.append(renew_leases(*args))
+        return answers[-1]
+
+    monkeypatch.setattr(_leases, "renew_leases", noting)
+    with app.lease("one", ttl=600) as one, app.lease("two", ttl=600) as two, psycopg.connect(tables.dsn) as person:
+        person.execute("select from fencing.lease where name = 'one' for update")
+        for lease in (one, two):
+            lease._deadline -= 300  # it is time to renew
+        eventually(lambda: two.remaining() > 500, "the other one is renewed")
+        eventually(lambda: {one.token.value: False} in answers, "it is asked again")
+        assert not one.is_lost
+        person.rollback()
+        eventually(lambda: one.remaining() > 500, "it is renewed")
+
+
 def test_a_session_that_is_killed_costs_no_lease(app: Scheduler, tables: Tables) -> None:
     with app.lease("reindex", ttl=4) as lease:
         backend = tables.wait_for_session("lease renewal")
@@ -371,6 +393,22 @@ def test_after_a_close_it_works_anew(app: Scheduler) -> None:
     with app.lease("reindex", ttl=0.5) as after:
         assert after.token > before.token
         assert after.holder != before.holder
+
+
+def test_who_holds_one_while_its_scheduler_is_closed_is_told_and_gives_it_back_all_the_same(
+    app: Scheduler, tables: Tables
+) -> None:
+    later = app.lease("later", ttl=0.5)
+    with app.lease("reindex", ttl=30) as lease:
+        app.close()
+        assert lease.lost.is_set()
+        with pytest.raises(LeaseLostError, match="its scheduler was closed"):
+            lease.ensure()
+    assert row(tables, "reindex") is None
+    with later as lease:
+        before = (row(tables, "later") or {})["lease_until"]
+        eventually(lambda: (row(tables, "later") or {})["lease_until"] > before, "it is renewed as any other")
+    later._leases.close()
 
 
 # -- the same in asyncio

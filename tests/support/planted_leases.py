@@ -46,8 +46,11 @@ NAMED: dict[str, tuple[str, Edits]] = {
     "renewal by owner": (
         UNKNOWN,
         {
-            "lease_renew": lambda text: _change("returning l.name, l.token", "returning s.name, s.token")(
-                _change(" and l.token = s.token")(text)
+            "lease_renew": lambda text: (
+                """
+                select t.token, true
+                from {schema}.lease l, unnest(%(names)s::text[], %(tokens)s::bigint[]) t(name, token)
+                where l.name = t.name and l.owner = %(owner)s"""
             )
         },
     ),
@@ -61,7 +64,7 @@ NAMED: dict[str, tuple[str, Edits]] = {
                 from unnest(%(names)s::text[], %(tokens)s::bigint[]) s(name, token)
                 on conflict (name) do update set owner = excluded.owner, token = excluded.token,
                     lease_until = excluded.lease_until
-                returning l.name, l.token"""
+                returning l.token, true"""
             )
         },
     ),
