@@ -37,7 +37,8 @@ class ActFace(ABC):
         cause), its settlement is refused, and its declared fences (``fences=``) are raised to a token that is drawn
         for this, so that its writes end. They are raised before this returns where this process knows the task;
         otherwise, or where a downstream does not answer, by the workers; this waits a while for a holder that is inside
-        its transaction. Nothing interrupts the handler itself.
+        its transaction. Nothing interrupts the handler itself. The same for a job that waits again since the lease of a
+        holder ran out, who may still be at work.
 
         ``reason`` and ``actor`` (default: this process) are kept in the audit. Raises :class:`UnknownJobError` where
         there is no such job, :class:`JobStateError` where it has ended already.

@@ -27,8 +27,9 @@ _VERBS: dict[Ending, Literal["cancelled", "buried"]] = {"cancelled": "cancelled"
 class Ended:
     """What became of the jobs that somebody wanted to end.
 
-    ``waiting`` had not started. ``revoked`` were running: their fences are due to be raised. ``others`` gives the
-    state of each that was neither, by id; an id that does not exist is in none of these.
+    ``waiting`` were ready. ``revoked`` have somebody who may be at work, and whose fences are due to be raised: those
+    that were running, and those of ``waiting`` that a lease ran out of. ``others`` gives the state of each that was
+    neither ready nor running, by id; an id that does not exist is in none of these.
     """
 
     waiting: list[int] = field(default_factory=list)
@@ -44,17 +45,24 @@ def end(
     with connection.transaction():
         # The decision is made on what is there once everybody who was about to change it has committed.
         found = connection.execute(statements["job_lock"], {"ids": sorted(set(ids))}).fetchall()
-        ready = [number for number, status, *_ in found if status == "ready"]
-        running = [
+        ready = {number: token for number, status, token, *_ in found if status == "ready"}
+        claimed = [number for number, token in ready.items() if token is not None]
+        left: list[int] = []
+        if claimed:
+            left = [row[0] for row in connection.execute(statements["job_expired"], {"ids": claimed})]
+        taken = [Settlement(number, ready[number], state, verb, reason=reason) for number in left]
+        taken += [
             Settlement(number, token, state, verb, error=f"{verb} by {actor}: {reason}", reason=reason)
             for number, status, token, *_ in found
             if status == "leased"
         ]
         ended = Ended(others={number: status for number, status, *_ in found if status not in ("ready", "leased")})
-        if ready:
-            parameters = {"ids": ready, "state": state, "reason": reason}
+        ended.revoked.extend(revoke(connection, statements, taken, actor))
+        ended.waiting.extend(left)
+        fresh = [number for number in ready if number not in left]
+        if fresh:
+            parameters = {"ids": fresh, "state": state, "reason": reason}
             ended.waiting.extend(row[0] for row in connection.execute(statements["withdraw"], parameters))
-        ended.revoked.extend(revoke(connection, statements, running, actor))
         befores = {
             number: {"status": status, "token": token, "owner": owner} for number, status, token, owner, *_ in found
         }
@@ -67,8 +75,8 @@ def end(
 class Outside(NamedTuple):
     """What became of one job that was ended from outside.
 
-    ``before`` is the state that it was in. ``fenced`` is whether the old holder's writes are over: True where it was
-    waiting, or its fences are raised; False while these are still to be raised by a worker.
+    ``before`` is the state that it was in. ``fenced`` is whether an old holder's writes are over: True where it had
+    none, or its fences are raised; False while these are still to be raised by a worker.
     """
 
     id: int
@@ -97,7 +105,7 @@ def end_one(
     if ended.revoked:
         tokens = {one.revoked for one in ended.revoked}
         raised = Raiser(link, statements, tasks, run_async=None).raise_fences(tokens)
-        return Outside(job_id, "leased", state, raised == tokens)
+        return Outside(job_id, "ready" if ended.waiting else "leased", state, raised == tokens)
     if ended.waiting:
         return Outside(job_id, "ready", state, True)
     if job_id in ended.others:

@@ -1,7 +1,8 @@
 -- revoke: take running jobs away from their holders. The attempt ends, the job goes where ends says (cancelled, dead, or ready again), and a new
--- token is drawn for it, to which its fences are raised afterwards: the old holder's writes end there, and its settlement is lost.
+-- token is drawn for it, to which its fences are raised afterwards: the old holder's writes end there, and its settlement is lost. The same of jobs
+-- that wait again since their holder's lease ran out: that attempt has ended already.
 -- ends: by token, how. Rows: at least one, with the issuer's name and whether its identity is the live one (if not, nothing was done); then of
---   each job that was taken away (id, task, queue, token, lineage, revoked, owner). A job that is missing no longer has that token, or is not running.
+--   each job that was taken away (id, task, queue, token, lineage, revoked, owner). A job that is missing no longer has that token, or has ended.
 -- Locks: the jobs' rows; take them with job_lock.sql first. Index: job_pkey or job_leased; writes attempt_pkey, revocation_pkey.
 -- The notification is a hint; it leaves at the commit.
 with instant as materialized (select {schema}.clock() as now),
@@ -9,9 +10,9 @@ live as materialized (
     select name, lineage, identity = {schema}.identity() as ok from {schema}.issuer
 ),
 held as materialized (
-    select id, task, queue, token, lineage, attempt, owner, claimed_at
+    select id, task, queue, token, lineage, attempt, owner, claimed_at, status
     from {schema}.job
-    where id = any(%(ids)s::bigint[]) and token = any(%(tokens)s::bigint[]) and status = 'leased' and (select ok from live)
+    where id = any(%(ids)s::bigint[]) and token = any(%(tokens)s::bigint[]) and status in ('leased', 'ready') and (select ok from live)
 ),
 freed as (
     update {schema}.job j
@@ -21,13 +22,14 @@ freed as (
             from jsonb_to_record(%(ends)s::jsonb -> j.token::text) e(state text, delay float8, error text, reason text)
         ),
         token = nextval({token_literal}), lineage = (select lineage from live), owner = null, lease_until = null
-    where j.id = any(array(select id from held)) and j.status = 'leased'
+    where j.id = any(array(select id from held)) and j.status in ('leased', 'ready')
     returning j.id, j.token, j.lineage
 ),
 told as (
     insert into {schema}.attempt (job_id, token, lineage, attempt, owner, claimed_at, ended_at, outcome, error)
     select h.id, h.token, h.lineage, h.attempt, h.owner, h.claimed_at, (select now from instant), e.outcome, e.error
     from held h, jsonb_to_record(%(ends)s::jsonb -> h.token::text) e(outcome text, error text)
+    where h.status = 'leased'
 ),
 noted as (
     insert into {schema}.revocation (revoked, job_id, task, token, lineage, outcome, actor, reason, revoked_at, next_at)

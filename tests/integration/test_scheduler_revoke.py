@@ -111,6 +111,41 @@ def test_a_running_job_is_taken_away_under_a_new_token_and_nothing_of_its_holder
     assert open_["raised_at"] is not None
 
 
+@pytest.mark.parametrize(("verb", "state", "told"), [("cancel", "cancelled", "cancelled"), ("bury", "dead", "buried")])
+def test_a_job_that_waits_since_its_holders_lease_ran_out_is_taken_from_that_holder_too(
+    app: Scheduler, tables: Tables, hand: Hand, shop: sqlalchemy.Engine, verb: str, state: str, told: str
+) -> None:
+    number = app.enqueue("work", 1).id
+    job = hand.claim_one()
+    token = Token(job.token, job.issuer, job.lineage)
+    with shop.begin() as tx, fenced_write(tx, "invoice/1", token=token):
+        pass
+    tables.move_clock(LEASE + 1)
+    assert [one.id for one in hand.rescue()] == [number]
+    assert getattr(app, verb)(number, reason="wrong customer", actor="ann") == (number, "ready", state, True)
+    with pytest.raises(errors.StaleTokenError), shop.begin() as tx, fenced_write(tx, "invoice/1", token=token):
+        pass
+    assert tables.outcomes(number) == ["expired"]
+    row = tables.job(number)
+    assert (row["status"], row["reason"], row["error"]) == (state, "wrong customer", "lease expired")
+    (open_,) = revocations(tables)
+    assert (open_["revoked"], open_["token"], open_["outcome"]) == (job.token, row["token"], told)
+    assert open_["raised_at"] is not None
+    (act,) = acts(tables, number)
+    assert (act["before"]["status"], act["after"]) == ("ready", {"status": state, "token": row["token"]})
+    app.replay(number, reason="right after all")
+    assert hand.claim_one().token > row["token"]
+
+
+def test_a_job_that_waits_since_its_holder_gave_it_back_has_nobody_to_be_taken_from(
+    app: Scheduler, tables: Tables, hand: Hand
+) -> None:
+    number = app.enqueue("work", 1).id
+    hand.settle(ended(hand.claim_one(), "ready", "retried", error="x", delay=0.0))
+    assert app.cancel(number, reason="wrong customer") == (number, "ready", "cancelled", True)
+    assert (revocations(tables), tables.job(number)["error"]) == ([], "x")
+
+
 def test_an_old_holders_write_is_refused_by_the_downstream_after_its_job_was_cancelled(
     app: Scheduler, tables: Tables, shop: sqlalchemy.Engine
 ) -> None:

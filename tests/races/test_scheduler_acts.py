@@ -159,6 +159,7 @@ def test_a_cancel_that_waits_for_a_rescue_ends_the_job_that_came_back(
         act = pool.submit(cancel, hand, person, number)
         wait_until_blocked(tables.dsn, pid(person), by=pid(rescuing))
     assert act.result(60).waiting == [number]
+    assert [one.revoked for one in act.result(60).revoked] == [job.token], "its holder may be at work"
     assert hand.claim() == []
     assert hand.complete(job) is Settled.LOST
     assert tables.outcomes(number) == ["expired"]
