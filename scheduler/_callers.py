@@ -103,14 +103,27 @@ def _no_transaction(why: str) -> NotInTransactionError:
 
 
 def _rows(connection: psycopg.Connection[Any], text: str, values: dict[str, Any]) -> Rows:
-    with translated("enqueue"), connection.cursor(row_factory=tuple_row) as cursor:
+    with translated("enqueue"), _cursor(connection) as cursor:
         return cursor.execute(text, values).fetchall()
+
+
+def _cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+    # A connection whose own cursors take no named parameters is given one that does.
+    if issubclass(connection.cursor_factory, psycopg.RawCursor):
+        return psycopg.Cursor(connection, row_factory=tuple_row)
+    return connection.cursor(row_factory=tuple_row)
 
 
 async def _rows_async(connection: psycopg.AsyncConnection[Any], text: str, values: dict[str, Any]) -> Rows:
     with translated("enqueue"):
-        async with connection.cursor(row_factory=tuple_row) as cursor:
+        async with _cursor_async(connection) as cursor:
             return await (await cursor.execute(text, values)).fetchall()
+
+
+def _cursor_async(connection: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCursor[tuple[Any, ...]]:
+    if issubclass(connection.cursor_factory, psycopg.AsyncRawCursor):
+        return psycopg.AsyncCursor(connection, row_factory=tuple_row)
+    return connection.cursor(row_factory=tuple_row)
 
 
 def _run(plan: Plan[T], rows: Callable[[dict[str, Any]], Rows]) -> T:

@@ -199,6 +199,8 @@ def sync_doors(dsn: str) -> dict[str, Callable[[], Any]]:
     return {
         "psycopg": raw,
         "psycopg, dict rows": lambda: raw(row_factory=dict_row),
+        "psycopg, raw cursors": lambda: raw(cursor_factory=psycopg.RawCursor),
+        "psycopg, client cursors": lambda: raw(cursor_factory=psycopg.ClientCursor),
         "psycopg, transaction()": nested,
         "Connection": core,
         "Session": lambda: orm(Session),
@@ -209,8 +211,8 @@ def sync_doors(dsn: str) -> dict[str, Callable[[], Any]]:
 
 def async_doors(dsn: str) -> dict[str, Callable[[], Any]]:
     @asynccontextmanager
-    async def raw() -> AsyncIterator[Any]:
-        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+    async def raw(**options: Any) -> AsyncIterator[Any]:
+        async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
             yield connection, connection.commit, connection.rollback
 
     @asynccontextmanager
@@ -225,7 +227,12 @@ def async_doors(dsn: str) -> dict[str, Callable[[], Any]]:
         async with async_sessionmaker(engine)() as session:
             yield session, session.commit, session.rollback
 
-    return {"AsyncConnection of psycopg": raw, "AsyncConnection": core, "AsyncSession": orm}
+    return {
+        "AsyncConnection of psycopg": raw,
+        "AsyncConnection of psycopg, raw cursors": lambda: raw(cursor_factory=psycopg.AsyncRawCursor),
+        "AsyncConnection": core,
+        "AsyncSession": orm,
+    }
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
