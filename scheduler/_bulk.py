@@ -12,16 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scheduler._connect import Connection
-from scheduler._enqueue import Row, checked_due
+from scheduler._enqueue import PAGE_CHARACTERS, Row, checked_due
 from scheduler._json import encoder, json_refusal, refuse_unstorable
 from scheduler._sql import Statements
 from scheduler._tasks import check_name
 
 PAGE_ROWS = 1000
-"""How many jobs are read, checked and sent at a time."""
-
-PAGE_CHARACTERS = 1 << 22
-"""A page ends early when its arguments are this long: so much is held in memory, however many jobs there are."""
+"""How many jobs are read, checked and sent at a time, fewer where their arguments are long: so much is held in memory,
+however many jobs there are."""
 
 SOON = timedelta(seconds=1)
 """Of jobs that are due later than this nobody is told: workers look ahead by themselves, more often."""

@@ -112,6 +112,8 @@ def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError
         return NotMigratedError(f"{doing}: {first}; run `fencing migrate` for this database and schema")
     if state == "42501":  # insufficient_privilege; the excerpt of the statement is of no use here either
         first = text.partition("\n")[0]
+        if "append-only" in first:  # a trigger of ours, which no grant gets past
+            return DatabaseError(f"{doing}: {first}")
         remedy = (
             "migrate as a role that may create and own the schema"
             if doing == "migrate"
@@ -119,7 +121,7 @@ def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError
         )
         return DatabaseError(f"{doing}: {first}; {remedy}")
     lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and not state
-    if lost or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25006", "53300"):
+    if lost or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25P04", "25006", "53300"):
         return DatabaseUnavailableError(f"{doing}: {text}")
     if isinstance(exc, psycopg.DataError) or state.startswith("54"):
         return ValueRefusedError(f"{doing}: {text}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -21,6 +21,9 @@ Unique = Literal["alive", "forever"]
 
 PAGE = 1000
 """How many jobs one statement enqueues at most."""
+
+PAGE_CHARACTERS = 1 << 22
+"""It ends early when their arguments are this long together: a thousand large ones would be more than it can take."""
 
 
 # A day from what Python can hold: the server shows a moment in its own zone, and one that the driver cannot read there
@@ -128,8 +131,18 @@ def _plan(parameters: dict[str, Any]) -> Plan[Enqueued]:
 def _plan_many(parameters: dict[str, Any], rows: Iterable[Row]) -> Plan[int]:
     # In the order of the keys over all pages, too: two callers that bring the same keys wait for each other in turn.
     left, made = iter(sorted(rows, key=lambda row: row.key or "")), 0
-    while page := list(islice(left, PAGE)):
+    while page := _page(left):
         args, dues, keys, exclusives = (list(column) for column in zip(*page, strict=True))
         answer = yield {**parameters, "args": args, "dues": dues, "keys": keys, "exclusives": exclusives}
         made += answer[0][0]
     return made
+
+
+def _page(left: Iterator[Row]) -> list[Row]:
+    page, size = [], 0
+    for row in islice(left, PAGE):
+        page.append(row)
+        size += len(row.args)
+        if size >= PAGE_CHARACTERS:
+            break
+    return page

@@ -148,8 +148,9 @@ def replay_dead(
             done = replay(connection, statements, ids, actor=actor, reason=reason)
         total.ids.extend(done.ids)
         total.skipped.update(done.skipped)
+    looked_at = {*total.ids, *total.skipped}
     for number in which.ids or ():
-        if number not in total.ids and number not in total.skipped and limit is None:
+        if number not in looked_at and limit is None:
             total.skipped[number] = "it is not dead, or does not fit the other conditions"
     return total
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from fencing.errors import ContentionError
-from scheduler import Bury, Job, Occurrence, Retry, RetryIn
+from scheduler import Bury, Job, Occurrence, Retry, RetryIn, _enqueue
 from scheduler._catch_up import plan_catch_up
 from scheduler._claim import MAX_BATCH, room, yield_delay
 from scheduler._connect import normalise_dsn, translate
@@ -179,6 +179,17 @@ def test_a_due_time_is_one_that_can_be_read_in_every_zone(moment: datetime, hour
         checked_due(moment.replace(tzinfo=timezone(timedelta(hours=hours))))
 
 
+def test_many_large_jobs_are_sent_in_pages_that_one_statement_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_enqueue, "PAGE", 4)
+    monkeypatch.setattr(_enqueue, "PAGE_CHARACTERS", 30)
+    plan = _enqueue._plan_many({}, [_enqueue.Row("x" * size, None, None, None) for size in (10, 10, 10, 40, *[1] * 6)])
+    pages = [[len(args) for args in next(plan)["args"]]]
+    with pytest.raises(StopIteration) as end:
+        while True:
+            pages.append([len(args) for args in plan.send([(len(pages[-1]),)])["args"]])
+    assert (pages, end.value.value) == ([[10, 10, 10], [40], [1, 1, 1, 1], [1, 1]], 10)
+
+
 @pytest.mark.parametrize("priority", [1.0, True, "1", 2**31, -(2**31) - 1, None])
 def test_a_priority_is_a_whole_number_that_the_column_holds(priority: object) -> None:
     with pytest.raises(ValueError, match="priority="):
@@ -339,6 +350,7 @@ def test_an_address_may_be_libpqs_or_sqlalchemys_or_come_from_the_environment(mo
         (psycopg.errors.ReadOnlySqlTransaction(), DatabaseUnavailableError),
         (psycopg.errors.TooManyConnections(), DatabaseUnavailableError),
         (psycopg.errors.IdleInTransactionSessionTimeout(), DatabaseUnavailableError),
+        (psycopg.errors.lookup("25P04")(), DatabaseUnavailableError),  # a transaction's timeout
         (psycopg.OperationalError("gone"), DatabaseUnavailableError),
         (psycopg.errors.UndefinedTable(), NotMigratedError),
         (psycopg.errors.InvalidSchemaName(), NotMigratedError),
@@ -352,6 +364,12 @@ def test_each_failure_of_the_database_is_told_from_the_others(error: psycopg.Err
     translated = translate(error, "claim")
     assert type(translated) is kind
     assert str(translated).startswith("claim: ")
+
+
+def test_what_the_audit_refuses_is_not_said_to_lack_a_grant() -> None:
+    refused = psycopg.errors.InsufficientPrivilege("fencing.attempt is append-only: update is refused\nCONTEXT: …")
+    assert str(translate(refused, "claim")) == "claim: fencing.attempt is append-only: update is refused"
+    assert "--print-grants" in str(translate(psycopg.errors.InsufficientPrivilege("permission denied"), "claim"))
 
 
 def test_what_is_final_only_comes_back_by_a_replay() -> None:
