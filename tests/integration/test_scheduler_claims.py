@@ -282,10 +282,13 @@ def test_knowing_the_token_is_not_enough_nor_is_being_the_owner(
     holder, thief = hand(owner="holder"), hand(owner="thief")
     job = holder.claim_one()
     assert thief.complete(job) is Settled.LOST
+    assert thief.settle(ended(job, "ready", "retried", error="x", delay=0.0)) == [Settled.LOST]
     assert thief.renew(job) == {}
     assert holder.complete(job._replace(token=job.token + 1)) is Settled.LOST
     assert tables.states() == {"leased": 1}
     assert holder.complete(job) is Settled.OK
+    assert thief.complete(job) is Settled.LOST, "not settled before by itself"
+    assert holder.complete(job) is Settled.BEFORE
 
 
 def test_a_worker_that_claims_its_own_job_again_cannot_settle_or_renew_under_the_old_token(
