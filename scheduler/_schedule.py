@@ -99,7 +99,8 @@ def _parse(expr: str, day_or: bool, seconds: bool) -> _Rule:
     # croniter loses days when it joins '#', 'L' or 'W' with the other field, so each gets an enumeration of its own.
     if day_or and not text.starred & {"day-of-month", "day-of-week"}:
         fields = [("*", "*")] if "*" in fields[0] else [(text.day, "*"), ("*", text.weekday)]
-    days = tuple(found for day, weekday in fields if (found := _days(expr, f"0 0 {day} {text.month} {weekday}")))
+    rules = [f"0 0 {part} {text.month} {weekday}" for day, weekday in fields for part in _day_parts(day)]
+    days = tuple(found for rule in rules if (found := _days(expr, rule)))
     if not days:
         position, length = text.day_place
         raise ScheduleError(
@@ -113,6 +114,12 @@ def _parse(expr: str, day_or: bool, seconds: bool) -> _Rule:
         seconds=tuple(timedelta(seconds=second) for second in text.seconds),
         elapsed=bool(text.starred & {"second", "minute", "hour"}),
     )
+
+
+def _day_parts(day: str) -> tuple[str, ...]:
+    """The day-of-month field in parts: ``L`` apart, since croniter reads it and thirty numbers as every day."""
+    numbers = day.removesuffix(",L")
+    return (day,) if numbers == day else (numbers, "L")
 
 
 def _days(expr: str, rule: str) -> str | None:

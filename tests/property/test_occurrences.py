@@ -136,7 +136,8 @@ def _value(text: str, names: str, low: int) -> int:
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
 WEEK = "sun mon tue wed thu fri sat"
 minutes, hours, months = numbers(0, 59), numbers(0, 23), numbers(1, 12, MONTHS)
-month_days = numbers(1, 31) | st.just("?") | st.just("L") | st.just("1,L") | st.integers(1, 31).map("{}W".format)
+month_days = numbers(1, 31) | st.just("?") | st.just("L") | st.integers(1, 31).map("{}W".format)
+month_days |= st.builds("{},L".format, numbers(1, 31).filter("*".__ne__) | st.just("2-31"))
 nths = st.builds("{}#{}".format, st.sampled_from([*WEEK.split(), "0", "7", "2-4", "sat-1"]), st.integers(1, 5))
 lasts = st.sampled_from([*WEEK.split(), "0", "7"]).map("L{}".format)
 week_days = numbers(0, 6, WEEK) | st.sampled_from(["?", "7", "5-7", "0-7", "1-7/2"]) | nths | lasts
