@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, text
+from support.locks import end_backend
 
 from adapters._tx import Plan, Rows, Statement
 from adapters.email._line import Line
@@ -54,7 +55,7 @@ def test_both_ways_answer_the_same(line: Line) -> None:
     assert directly(asked(line, "set local search_path to public")) == []
 
 
-def test_errors_are_translated_and_the_connection_is_replaced(line: Line, engine: Engine) -> None:
+def test_errors_are_translated_and_the_connection_is_replaced(line: Line, pg_dsn: str) -> None:
     with pytest.raises(SchemaMissingError, match=r"adapters\.email\.create_all"):
         directly(asked(line, "select 1 from no_such_table"))
     raised = "do $$ begin raise exception using errcode = '55P03', message = 'held'; end $$"
@@ -62,9 +63,8 @@ def test_errors_are_translated_and_the_connection_is_replaced(line: Line, engine
         directly(asked(line, raised))
     with pytest.raises(psycopg.errors.DivisionByZero, match="division by zero"):
         directly(asked(line, "select 1 / cast(:n as int)", n=0))
-    with engine.connect() as other:
-        ((pid,),) = directly(asked(line, "select pg_backend_pid()"))
-        other.execute(text("select pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+    ((pid,),) = directly(asked(line, "select pg_backend_pid()"))
+    end_backend(pg_dsn, pid)
     with pytest.raises(psycopg.OperationalError):
         directly(asked(line, "select pg_backend_pid()"))
     assert directly(asked(line, "select pg_backend_pid()")) != [(pid,)]

@@ -16,9 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import sessionmaker
 from support import sql_doors
-from support.locks import wait_until_blocked
+from support.locks import end_backend, wait_until_blocked
 from support.sql_doors import ISOLATION, PUT, do, ledger, marks, token, with_isolation
-from support.waiting import eventually
 
 from adapters.sql import SqlGuard
 from fencing import Token, errors, fenced_write, raise_fence
@@ -525,10 +524,7 @@ def test_a_lost_commit_is_unknown_and_what_was_lost_before_is_not(pg: str, own: 
 
     def kill(connection: sa.Connection) -> None:
         pid = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
-        with psycopg.connect(pg, autocommit=True) as killer:
-            killer.execute("select pg_terminate_backend(%s)", [pid])
-            gone = "select not exists (select from pg_stat_activity where pid = %s)"
-            eventually(lambda: killer.execute(gone, [pid]).fetchone() == (True,), "that the connection is gone")
+        end_backend(pg, pid)
 
     def prepared(bind: sa.Engine) -> sa.Engine:
         if when == "at the commit":
@@ -587,8 +583,7 @@ def test_with_a_key_a_lost_commit_is_found_out(pg: str, own: str, done: bool) ->
             if done:
                 raw.cursor().execute("commit")
                 raise psycopg.OperationalError("the connection is lost")
-            with psycopg.connect(pg, autocommit=True) as killer:
-                killer.execute("select pg_terminate_backend(%s, 5000)", [raw.driver_connection.info.backend_pid])
+            end_backend(pg, raw.driver_connection.info.backend_pid)
 
         sa.event.listen(bind, "commit", lose)
         return bind

@@ -1,10 +1,10 @@
-"""Who waits for whom in PostgreSQL, so that a race is arranged and not hoped for."""
+"""Who waits for whom in PostgreSQL, and who is gone, so that a race is arranged and not hoped for."""
 
 import psycopg
 
 from support.waiting import eventually
 
-__all__ = ["blockers", "eventually", "wait_until_blocked", "wait_until_idle_in_transaction"]
+__all__ = ["blockers", "end_backend", "eventually", "wait_until_blocked", "wait_until_idle_in_transaction"]
 
 
 def blockers(dsn: str, pid: int) -> list[int]:
@@ -35,6 +35,13 @@ def wait_until_idle_in_transaction(dsn: str, pid: int, *, timeout: float = 60) -
         return _activity(dsn, pid).startswith("idle in transaction")
 
     eventually(idle, f"backend {pid} is idle in a transaction", timeout)
+
+
+def end_backend(dsn: str, pid: int) -> None:
+    """Ends the backend ``pid`` and returns once it is gone: before 14 the server cannot be asked to wait for that."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("select pg_terminate_backend(%s)", [pid])
+    eventually(lambda: _activity(dsn, pid) == "gone", f"backend {pid} is gone")
 
 
 def _activity(dsn: str, pid: int) -> str:
