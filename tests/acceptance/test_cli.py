@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import redis
 from psycopg.conninfo import make_conninfo
 from support.jobs import Hand
+from support.waiting import eventually
 
 from fencing import Token, raise_fence
 from fencing.history import Event, JsonLines, Kind
@@ -410,6 +413,87 @@ def test_a_schema_that_is_not_there_is_said_so(pg_dsn: str) -> None:
         assert done.returncode == 1
         assert "fencing migrate" in done.stdout + done.stderr
         assert "LINE 1" not in done.stdout + done.stderr, "an excerpt of our SQL is of no use to whoever reads this"
+
+
+def test_lists_show_what_was_asked_for(app: Scheduler, pg_dsn: str) -> None:
+    app.task("pack")(lambda job: Bury("no box"))
+    app.enqueue_many("pack", [1, 2], queue="boxes")
+    app.run_until_idle(["boxes"])
+    app.enqueue("pack", queue="boxes")
+    app.close()
+
+    def listed(*arguments: str) -> list[int]:
+        done = fencing(*arguments, "--json", dsn=pg_dsn)
+        assert done.returncode == 0, done.stderr
+        return [job["id"] for job in json.loads(done.stdout)]
+
+    assert listed("jobs", "list") == [5, 4, 3, 2, 1]
+    assert listed("jobs", "list", "--queue", "boxes") == [5, 4, 3]
+    assert listed("jobs", "list", "--task", "ship") == [2, 1]
+    assert listed("jobs", "list", "--status", "ready") == [5]
+    assert listed("jobs", "list", "--most", "2") == [5, 4]
+    assert listed("dead", "list") == [2, 3, 4]
+    assert listed("dead", "list", "--queue", "boxes") == [3, 4]
+    assert listed("dead", "list", "--task", "ship") == [2]
+    assert listed("dead", "list", "--since", "2100-01-01T00:00Z") == []
+    assert listed("dead", "list", "--most", "1") == [2]
+    replay = ("dead", "replay", "--queue", "boxes", "--reason", "x", "--json")
+    assert json.loads(fencing(*replay, "--limit", "1", dsn=pg_dsn).stdout)["replayed"] == [3]
+    told = fencing("jobs", "show", "2", dsn=pg_dsn).stdout
+    assert re.search(r"^  token: fencing-\w+/[\w-]+/\d+$", told, re.MULTILINE)
+    for window in (60, 3600):
+        measured = json.loads(fencing("metrics", "--window", str(window), "--json", dsn=pg_dsn).stdout)
+        assert window <= measured["window"] <= window + 60
+
+
+def test_a_worker_does_what_its_options_say(app: Scheduler, pg_dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from scheduler import Scheduler\napp = Scheduler()\napp.task('ship')(lambda job: None)\n"
+    )
+    app.enqueue_many("ship", range(3), queue="mail")
+    here = app.enqueue("ship", queue="here").id
+    app.close()
+    options = ["--queue", "mail", "--queue", "more", "--concurrency", "3", "--batch", "1", "--metrics-port", "0"]
+    command = [sys.executable, "-m", "scheduler", "worker", "shop:app", *options, "--log-format", "json", "--json"]
+    with (
+        psycopg.connect(pg_dsn, autocommit=True) as connection,
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "FENCING_DSN": pg_dsn},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as worker,
+    ):
+        try:
+            eventually(
+                lambda: (
+                    connection.execute(
+                        "select 3 = (select count(*) from fencing.job where queue = 'mail' and status = 'completed')"
+                        " and exists (select from fencing.worker where running = 0)"
+                    ).fetchone()
+                    == (True,)
+                ),
+                "its jobs are done",
+            )
+            told = connection.execute("select queues, concurrency from fencing.worker").fetchall()
+            worker.send_signal(signal.SIGTERM)
+            output, errors = worker.communicate(timeout=60)
+        finally:
+            worker.kill()
+        claims = connection.execute(
+            "select count(distinct a.claimed_at) from fencing.attempt a join fencing.job j on j.id = a.job_id"
+            " where j.queue = 'mail'"
+        ).fetchone()
+    assert worker.returncode == 0, errors
+    assert told == [(["mail", "more"], 3)]
+    assert claims == (3,), "one claim for each"
+    assert json.loads(output)["completed"] == 3
+    lines = [json.loads(line)["message"] for line in errors.splitlines()]
+    assert any("metrics at http://127.0.0.1:" in line for line in lines)
+    assert any("queues mail, more; tasks ship" in line for line in lines)
+    assert json.loads(fencing("jobs", "show", str(here), "--json", dsn=pg_dsn).stdout)["status"] == "ready"
 
 
 def test_a_job_is_found_by_its_key(app: Scheduler, pg_dsn: str) -> None:

@@ -2,11 +2,25 @@
 
 import random
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
 from scheduler import _prometheus
-from scheduler._measures import KNOWN_FROM, STUCK_LEAST, STUCK_OTHERWISE, lag_exceeded, largest, stuck_after
+from scheduler._hooks import Hooks
+from scheduler._measures import (
+    KNOWN_FROM,
+    STUCK_LEAST,
+    STUCK_OTHERWISE,
+    Measures,
+    Percentiles,
+    QueueMeasures,
+    StuckJob,
+    WorkerMeasures,
+    lag_exceeded,
+    largest,
+    stuck_after,
+)
 from scheduler._store import Claimed
 from scheduler._tally import BOUNDS, Durations, Tallies
 
@@ -122,3 +136,44 @@ def test_a_scrape_waits_for_a_stopped_database_for_a_moment_only(monkeypatch: py
     assert (kept(), len(calls)) == ("read", 1)
     monkeypatch.setattr(_prometheus, "KEEP", 0.0)
     assert (kept(), len(calls)) == ("read", 2)
+
+
+def test_every_figure_has_its_own_name_in_prometheus() -> None:
+    lag = Percentiles(1, 0.1, 0.2, 0.3, 0.4)
+    mail = QueueMeasures("mail", lag, 11.0, 12, 13.0, True, 14, 15, 16, 17, 18.0, {"completed": 19}, 20, 21)
+    rest = QueueMeasures("rest", lag, 0.0, 0, None, False, 0, 0, 0, 0, 0.0, {}, 0, 0)
+    now = datetime.now(UTC)
+    workers = [WorkerMeasures(f"w{silent}", now, silent, ("mail",), 8, 1, 0.0, 0) for silent in (1.0, 29.0, 31.0)]
+    stuck = [StuckJob(number, "work", "mail", 1, "w", 5, 4000.0) for number in (1, 2)]
+    hooks, tallies = Hooks(), Tallies()
+    hooks.failures, hooks.dropped, tallies.listen_reconnects = 31, 32, 33
+    tallies.ended([("mail", "work", "completed", ran, False) for ran in (0.0005, 0.0015, 1e6)])
+    measures = Measures(now, 300.0, (mail, rest), (), tuple(workers), tuple(stuck), 0.0)
+    found: dict[str, float] = {}
+    for family in _prometheus.Collector(tallies, hooks, lambda: 34, lambda: -0.5, lambda: measures).collect():
+        for one in family.samples:
+            found[one.name + "".join(f"[{value}]" for _, value in sorted(one.labels.items()))] = one.value
+    told = {
+        name: value for name, value in found.items() if name.endswith("[mail]") and name.startswith("fencing_queue_")
+    }
+    assert told == {
+        "fencing_queue_due_jobs[mail]": 12,
+        "fencing_queue_oldest_due_seconds[mail]": 11,
+        "fencing_queue_acceptable_lag_seconds[mail]": 13,
+        "fencing_queue_lag_exceeded[mail]": 1,
+        "fencing_queue_running_jobs[mail]": 14,
+        "fencing_queue_expired_leases[mail]": 15,
+        "fencing_queue_stuck_jobs[mail]": 2,
+        "fencing_queue_dead_jobs[mail]": 16,
+    }
+    assert found["fencing_queue_stuck_jobs[rest]"] == 0
+    assert found["fencing_workers"] == 2, "those that were seen in the last 30 seconds"
+    assert found["fencing_worker_running_jobs"] == 34
+    assert found["fencing_worker_clock_skew_seconds"] == -0.5
+    assert found["fencing_hook_failures_total"] == 31
+    assert found["fencing_hook_events_dropped_total"] == 32
+    assert found["fencing_listen_reconnects_total"] == 33
+    below = [value for name, value in found.items() if name.startswith("fencing_job_run_seconds_bucket")]
+    assert below == sorted(below), "each bucket counts those of the smaller ones too"
+    assert (below[0], below[1], below[-2], below[-1]) == (1, 2, 2, 3)
+    assert found["fencing_job_run_seconds_sum[mail][work]"] == pytest.approx(1_000_000.002)
