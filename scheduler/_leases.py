@@ -14,7 +14,7 @@ from fencing._lease import holding, lease_clock
 from fencing.errors import FencingError, LeaseUnavailableError
 from scheduler._connect import Database, Link
 from scheduler._loop import Loop, log
-from scheduler._postgres import acquire_lease, release_lease, renew_leases
+from scheduler._postgres import acquire_lease, forget_lease, release_lease, renew_leases
 from scheduler._sql import Statements
 from scheduler._store import Taken
 from scheduler._tasks import MAX_LEASE, MIN_LEASE, check_name
@@ -52,17 +52,32 @@ class Leases:
     def acquire(self, name: str, ttl: float) -> Lease | Taken:
         """Try once; return the lease, renewed from now on, or who has it."""
         began, sent = time.monotonic_ns(), lease_clock()
-        with self._asking.use(f"acquire the lease {name!r}") as connection:
-            taken = acquire_lease(connection, self._statements, self._owner, name, ttl)
-        if taken.token is None or taken.lineage is None:
-            return taken
-        token = Token(taken.token, taken.issuer, taken.lineage)
+        lease: Lease | None = None
+        try:
+            with self._asking.use(f"acquire the lease {name!r}") as connection:
+                taken = acquire_lease(connection, self._statements, self._owner, name, ttl)
+                if taken.token is None and taken.holder == self._owner and not self._holds(name):
+                    # Taken by us, and the answer got lost: nobody would ever give it back.
+                    forget_lease(connection, self._statements, self._owner, name)
+                    taken = acquire_lease(connection, self._statements, self._owner, name, ttl)
+                if taken.token is None or taken.lineage is None:
+                    return taken
+                token = Token(taken.token, taken.issuer, taken.lineage)
+                lease = Lease(token, name, self._owner, deadline=sent + ttl)
+                # Before anybody else here can ask: what is not kept passes for lost.
+                self._keep(lease, ttl)
+        except BaseException:
+            if lease is not None:  # behind a pooler the commit comes last
+                self._forget(lease)
+            raise
         if history.recording():
             one = (f"lease/{name}",)
             history.emit(history.Event("claim", "done", self._owner, "scheduler", one, str(token), began=began))
-        lease = Lease(token, name, self._owner, deadline=sent + ttl)
-        self._keep(lease, ttl)
         return lease
+
+    def _holds(self, name: str) -> bool:
+        with self._lock:
+            return any(lease.name == name for lease, _ in self._held.values())
 
     def _keep(self, lease: Lease, ttl: float) -> None:
         with self._lock:

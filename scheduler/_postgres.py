@@ -317,6 +317,11 @@ def release_lease(connection: Connection, statements: Statements, owner: str, na
     return connection.execute(statements["lease_release"], parameters).fetchone() is not None
 
 
+def forget_lease(connection: Connection, statements: Statements, owner: str, name: str) -> None:
+    """Give a named lease back whose token nobody knows, if it is the owner's."""
+    connection.execute(statements["lease_forget"], {"owner": owner, "name": name})
+
+
 def live_tokens(connection: Connection, statements: Statements, tokens: Sequence[int]) -> set[int]:
     """Return which of the tokens belong to a lease of this scheduler that has not run out."""
     return {row[0] for row in connection.execute(statements["live_tokens"], {"tokens": list(tokens)})}

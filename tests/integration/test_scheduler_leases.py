@@ -23,6 +23,7 @@ from fencing._lease import lease_clock
 from fencing.errors import LeaseLostError, LeaseUnavailableError, StaleTokenError
 from scheduler import Scheduler, _leases
 from scheduler.console.embedded import Postgres
+from scheduler.errors import DatabaseUnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -376,6 +377,31 @@ except RuntimeError:
     os._exit(0)
 say("over")
 """
+
+
+def test_one_that_was_taken_while_its_answer_got_lost_is_not_out_of_reach(
+    app: Scheduler, other: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire_lease, lost = _leases.acquire_lease, []
+
+    def losing(*args: Any) -> Any:
+        taken = acquire_lease(*args)
+        if not lost:
+            lost.append(taken.token)
+            raise DatabaseUnavailableError("the answer got lost")
+        return taken
+
+    monkeypatch.setattr(_leases, "acquire_lease", losing)
+    with pytest.raises(DatabaseUnavailableError), app.lease("reindex", ttl=600):
+        pass
+    assert (row(tables, "reindex") or {})["token"] == lost[0]
+    with pytest.raises(LeaseUnavailableError), other.lease("reindex", ttl=600):
+        pass  # for all that others know, somebody holds it
+    with app.lease("reindex", ttl=600) as lease:
+        assert lease.token.value > lost[0]
+        with pytest.raises(LeaseUnavailableError), app.lease("reindex", ttl=600):
+            pass  # now somebody does
+        lease.ensure()
 
 
 def test_a_fork_that_leaves_the_block_leaves_the_lease_to_its_parent(app: Scheduler, tables: Tables) -> None:
