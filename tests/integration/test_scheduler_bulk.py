@@ -209,13 +209,20 @@ def test_a_generator_is_read_while_the_server_writes_and_no_job_is_kept(app: Sch
     assert tables.one("select count(*) from {s}.job") == 20_002
 
 
-def test_many_that_are_due_are_told_of_and_others_are_not(app: Scheduler, tables: Tables) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"key": str}, {"key": str, "unique": "forever"}], ids=["copy", "alive", "forever"]
+)
+def test_many_that_are_due_are_told_of_and_others_are_not(
+    app: Scheduler, tables: Tables, options: dict[str, Any]
+) -> None:
     later = datetime(2099, 1, 1, tzinfo=UTC)
     with psycopg.connect(tables.dsn, autocommit=True) as listener:
         listener.execute(f'listen "{tables.schema}_due"'.encode())
-        app.enqueue_many("work", range(3), due_at=later, queue="later")
-        app.enqueue_many("work", range(3), due_at=lambda _: later, queue="later too")
-        app.enqueue_many("work", range(3), due_at=lambda one: None if one == 2 else later, queue="one of them")
-        app.enqueue_many("work", range(3), queue="now")
+        app.enqueue_many("work", range(3), due_at=later, queue="later", **options)
+        app.enqueue_many("work", range(3, 6), due_at=lambda _: later, queue="later too", **options)
+        app.enqueue_many(
+            "work", range(6, 9), due_at=lambda one: None if one == 8 else later, queue="one of them", **options
+        )
+        app.enqueue_many("work", range(9, 12), queue="now", **options)
         notes = list(listener.notifies(timeout=10, stop_after=2))
     assert [note.payload for note in notes] == ["one of them", "now"]

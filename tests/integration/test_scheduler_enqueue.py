@@ -20,6 +20,7 @@ from support.sql_doors import async_url, sync_url
 
 from fencing.errors import ContentionError, NotInTransactionError
 from scheduler import Enqueued, Retry, Scheduler
+from scheduler._enqueue import Unique
 from scheduler.console.embedded import Postgres
 from scheduler.errors import DatabaseError, NotMigratedError, UnknownTaskError
 
@@ -100,10 +101,12 @@ def test_a_key_that_is_unique_for_ever_makes_one_job_whatever_becomes_of_it(app:
 
 
 def test_keys_for_ever_and_keys_while_alive_do_not_look_at_each_other(app: Scheduler) -> None:
-    assert app.enqueue("work", key="k").created
-    assert app.enqueue("work", key="k", unique="forever").created
-    assert not app.enqueue("work", key="k", unique="alive").created
-    assert not app.enqueue("work", key="k", unique="forever").created
+    orders: tuple[tuple[str, tuple[Unique, ...]], ...] = (("k", ("alive", "forever")), ("l", ("forever", "alive")))
+    for key, kinds in orders:
+        made = {unique: app.enqueue("work", key=key, unique=unique) for unique in kinds}
+        assert [one.created for one in made.values()] == [True, True]
+        for unique in kinds:
+            assert app.enqueue("work", key=key, unique=unique) == Enqueued(False, made[unique].id)
 
 
 def test_a_key_for_ever_is_free_again_if_the_callers_transaction_rolls_back(app: Scheduler, tables: Tables) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -501,6 +502,41 @@ def test_an_async_task_that_is_cancelled_while_it_asks_keeps_no_lease(
     asyncio.run(cancelled())
     with other.lease("one", ttl=5, wait=20):
         pass
+
+
+def test_an_answer_that_came_in_the_moment_of_the_cancel_is_given_back(app: Scheduler, tables: Tables) -> None:
+    asked = _leases._Asked(app._here().leases, "one", 30.0)
+    assert isinstance(asked.ask(), Lease)
+    asked.abandon()
+    eventually(lambda: row(tables, "one") is None, "it is released")
+
+
+def test_an_async_task_that_is_cancelled_while_it_releases_leaves_no_lease(app: Scheduler, tables: Tables) -> None:
+    """It waits for a thread to do so, and they are all taken."""
+
+    async def cancelled() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        busy, leaving, leases = threading.Event(), asyncio.Event(), []
+
+        async def hold() -> None:
+            async with app.lease("one", ttl=300) as lease:
+                leases.append(lease)
+                asyncio.get_running_loop().run_in_executor(None, busy.wait)
+                leaving.set()
+
+        task = asyncio.create_task(hold())
+        try:
+            await leaving.wait()
+            with pytest.raises(LeaseLostError, match="released"):
+                leases[0].ensure()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            busy.set()
+        assert await asyncio.to_thread(row, tables, "one") is None, "the only thread did that first"
+
+    asyncio.run(cancelled())
 
 
 def test_one_hold_is_for_one_block(app: Scheduler) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from support.jobs import Hand, Tables, completed, ended, installed_beside
 
@@ -51,6 +52,7 @@ def test_a_replay_keeps_the_key_counts_attempts_anew_and_lets_tokens_rise(
     hand.settle(ended(first, "ready", "retried", error="one", delay=0.0))
     second = hand.claim_one()
     hand.settle(ended(second, "dead", "dead", error="two", reason="attempts used up"))
+    tables.rows("update {s}.job set yields = 7")
     app.replay(number, reason="fixed the address", actor="ann")
     row = tables.job(number)
     assert (row["status"], row["attempt"], row["yields"], row["key"]) == ("ready", 0, 0, "k")
@@ -68,6 +70,18 @@ def test_a_replay_keeps_the_key_counts_attempts_anew_and_lets_tokens_rise(
         "fixed the address",
     )
     assert (act["before"], act["after"]) == ({"status": "dead", "attempt": 2}, {"status": "ready", "attempt": 0})
+
+
+def test_what_ended_before_it_was_due_runs_now_and_its_queues_workers_are_told(
+    app: Scheduler, tables: Tables, hand: Hand
+) -> None:
+    number = app.enqueue("work", due_at=datetime(2099, 1, 1, tzinfo=UTC)).id
+    app.bury(number, reason="not needed", actor="ann")
+    with psycopg.connect(tables.dsn, autocommit=True) as listener:
+        listener.execute(f'listen "{tables.schema}_due"'.encode())
+        app.replay(number, reason="needed after all", actor="ann")
+        assert [note.payload for note in listener.notifies(timeout=60, stop_after=1)] == ["default"]
+    assert hand.claim_one().id == number
 
 
 def test_an_effect_under_the_jobs_key_stays_applied_once_over_a_replay(

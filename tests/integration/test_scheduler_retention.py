@@ -190,6 +190,31 @@ def test_a_job_that_runs_again_while_it_is_being_pruned_stays(
     assert tables.one("select count(*) from {s}.revocation where raised_at is null") == 0
 
 
+def test_a_lease_that_is_taken_again_while_it_is_being_pruned_stays(
+    app: Scheduler, tables: Tables, pruner: Callable[..., Pruner]
+) -> None:
+    tables.rows(
+        "insert into {s}.lease values ('one', 'gone', 1, 'x', now() - interval '3 days', now() - interval '2 days')"
+    )
+    turn = "current_setting('application_name') = 'fencing prune'"
+    tables.set_clock(
+        f"case when {turn} and pg_advisory_xact_lock_shared(4712) is null then null else clock_timestamp() end"
+    )
+    only_leases = dict.fromkeys(("completed", "cancelled", "dead", "acts", "occurrences"))
+    with psycopg.connect(tables.dsn) as between, ThreadPoolExecutor() as pool:
+        between.execute("select pg_advisory_xact_lock(4712)")
+        pruning = pool.submit(pruner(**only_leases).run_once)
+        try:
+            tables.wait_for_session("prune", waiting=True)
+            held = app.lease("one", ttl=300)
+            token = held.__enter__().token
+        finally:
+            between.commit()
+        pruning.result(60)
+    assert [row["token"] for row in tables.rows("select * from {s}.lease")] == [token.value]
+    held.__exit__(None, None, None)
+
+
 def test_the_audit_of_people_and_old_leases_go_by_their_age(
     app: Scheduler, tables: Tables, pruner: Callable[..., Pruner]
 ) -> None:

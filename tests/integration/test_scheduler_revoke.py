@@ -230,6 +230,24 @@ def raiser(app: Scheduler, tables: Tables) -> Raiser:
     return Raiser(link, Statements(tables.schema), app._tasks, None)
 
 
+def test_what_one_worker_is_raising_the_others_leave_alone_for_half_a_minute(
+    app: Scheduler, tables: Tables, hand: Hand
+) -> None:
+    app.enqueue("work", 1)
+    job = hand.claim_one()
+    stranger = Scheduler(tables.dsn, schema=tables.schema)
+    stranger.cancel(job.id, reason="stop", actor="ann")
+    stranger.close()
+
+    def due() -> list[int]:
+        parameters = {"tasks": ["work"], "batch": 10}
+        return [row[0] for row in hand.on("raise").execute(hand.statements["revocations_due"], parameters)]
+
+    assert (due(), due()) == ([job.token], [])
+    tables.move_clock(31)
+    assert due() == [job.token], "whoever took it may have died"
+
+
 def test_what_a_canceller_that_knows_no_task_leaves_open_is_raised_by_a_worker(
     app: Scheduler, tables: Tables, hand: Hand, shop: sqlalchemy.Engine
 ) -> None:

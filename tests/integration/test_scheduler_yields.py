@@ -117,12 +117,17 @@ def test_a_job_that_meets_a_live_holder_is_given_back_and_runs_when_that_one_is_
     assert tables.job(other)["yields"] == 0
 
 
+@pytest.mark.parametrize("task", ["work", "foreign"])
 def test_the_mark_of_a_holder_whose_lease_ran_out_stops_nobody(
-    app: Scheduler, tables: Tables, guard: MemoryGuard
+    app: Scheduler, tables: Tables, guard: MemoryGuard, task: str
 ) -> None:
+    """Also one that no worker takes back, since none knows its task."""
     app.task("work", fences=[(guard, "r")])(lambda _: None)
-    crashed = Hand(tables.dsn, {"work": 30}, owner="crashed", schema=tables.schema)
-    app.enqueue("work", key="crashed")
+    elsewhere = Scheduler(tables.dsn, schema=tables.schema)
+    elsewhere.task(task)(print)
+    elsewhere.enqueue(task, key="crashed")
+    elsewhere.close()
+    crashed = Hand(tables.dsn, {task: 30}, owner="crashed", schema=tables.schema)
     job = crashed.claim_one()
     issuer = tables.one("select name from {s}.issuer")
     raise_fence(guard, "r", token=Token(job.token, issuer, job.lineage))
@@ -131,8 +136,22 @@ def test_the_mark_of_a_holder_whose_lease_ran_out_stops_nobody(
     assert tables.job(number)["yields"] >= 1, "while its lease lives it is given way to"
     tables.move_clock(31)
     app.run_until_idle()
-    assert tables.states() == {"completed": 2}
+    assert tables.job(number)["status"] == "completed"
+    assert tables.job(job.id)["status"] == ("completed" if task == "work" else "leased")
     crashed.close()
+
+
+def test_a_named_lease_is_given_way_to_as_long_as_it_lives(app: Scheduler, tables: Tables, guard: MemoryGuard) -> None:
+    app.task("work", fences=[(guard, "r")])(lambda _: None)
+    lease = app.lease("reindex", ttl=3600)
+    raise_fence(guard, "r", token=lease.__enter__())
+    number = app.enqueue("work").id
+    app.run_until_idle()
+    assert set(tables.outcomes(number)) == {"yielded"}
+    tables.move_clock(3601)  # its process was stopped, and renews no more
+    app.run_until_idle()
+    assert tables.job(number)["status"] == "completed"
+    lease.__exit__(None, None, None)
 
 
 def test_a_job_that_finds_a_newer_token_comes_back_under_one_that_is_newer_still(

@@ -19,7 +19,7 @@ from fencing.history import Event, check_history, emit, subscribe
 from scheduler import RetryIn, Scheduler
 from scheduler._connect import Database, Link
 from scheduler._materialiser import Materialiser
-from scheduler._postgres import settle
+from scheduler._postgres import acquire_lease, settle
 from scheduler._releases import Release
 from scheduler._schedule_store import store
 from scheduler._sql import Run, Statements
@@ -216,6 +216,28 @@ def test_holders_of_one_lease_never_overlap(tables: Tables, pool: ThreadPoolExec
     assert most == 1
     assert tokens == sorted(tokens)
     assert len(tokens) == 20
+
+
+def test_who_asks_for_a_lease_while_another_does_draws_its_token_after_that_one(
+    tables: Tables, pool: ThreadPoolExecutor
+) -> None:
+    """One drawn before could be the lower of two and be held last: the other came and went in between."""
+    statements, database = Statements(tables.schema), Database(tables.dsn)
+    first, second = database.connect("lease"), database.connect("lease")
+    with psycopg.connect(tables.dsn) as person:
+        person.execute(
+            f"insert into {tables.schema}.lease (name, owner, token, lineage, acquired_at, lease_until)"
+            " values ('one', 'ann', 1, 'x', now(), now())".encode()
+        )
+        one = pool.submit(acquire_lease, first, statements, "first", "one", LEASE)
+        wait_until_blocked(tables.dsn, first.info.backend_pid, by=person.info.backend_pid)
+        two = pool.submit(acquire_lease, second, statements, "second", "one", LEASE)
+        wait_until_blocked(tables.dsn, second.info.backend_pid, by=first.info.backend_pid)
+        person.rollback()
+    assert one.result(60).token is not None
+    assert two.result(60).token is None
+    for connection in (first, second):
+        connection.close()
 
 
 def test_an_edit_that_meets_a_materialiser_waits_and_then_leaves_no_ghosts(
