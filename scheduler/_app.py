@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 from weakref import WeakSet
 
-from fencing import Finding, Token
 from fencing.errors import FencingError
 from scheduler import _migrate
 from scheduler._act_face import ActFace
 from scheduler._claim import MAX_BATCH
 from scheduler._connect import Database, Link
-from scheduler._doctor import diagnose
-from scheduler._doctor_app import diagnose_app
 from scheduler._enqueue_face import EnqueueFace
 from scheduler._held import Counts
 from scheduler._hooks import E, Hooks
 from scheduler._job import Job
 from scheduler._leases import Hold, Leases
+from scheduler._look_face import LookFace
 from scheduler._loop import log
-from scheduler._measure import MAX_WINDOW, measure
-from scheduler._measures import Measures
 from scheduler._prometheus import Collector, serving
 from scheduler._pruner import Pruned, Pruner
 from scheduler._queues import Queue, make_queue, store_queues
@@ -37,7 +32,8 @@ from scheduler._retention import Retention
 from scheduler._retry import Retry
 from scheduler._schedule_face import ScheduleFace
 from scheduler._schedules import Declared
-from scheduler._sql import Run, Statements
+from scheduler._signals import Signals
+from scheduler._sql import Statements
 from scheduler._tally import Tallies
 from scheduler._tasks import Fences, Task, check_name, make_task
 from scheduler._worker import Service, Worker, wait_until
@@ -68,7 +64,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Scheduler(EnqueueFace, ActFace, ScheduleFace):
+class Scheduler(EnqueueFace, ActFace, ScheduleFace, LookFace):
     """A scheduler over PostgreSQL whose every claim carries a fencing token.
 
     ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``:
@@ -192,7 +188,7 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
         """
         stop = stop or threading.Event()
         worker = self._worker(queues, concurrency, batch)
-        with _Signals(worker) as signals, self._endpoint(worker, metrics_host, metrics_port):
+        with Signals(worker.abandon) as signals, self._endpoint(worker, metrics_host, metrics_port):
             worker.start()
             log.info("worker %s: queues %s; tasks %s", self._here().owner, ", ".join(queues), ", ".join(self._tasks))
             while not signals.arrived and not stop.wait(0.1):
@@ -226,55 +222,6 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
         """
         with self._here().link.use("migrate") as connection:
             return _migrate.migrate(connection, self._statements, issuer)
-
-    def measure(self, window: float = 300.0) -> Measures:
-        """Return what the workers did in the last ``window`` seconds (60 to 3600; it begins at a full minute), and how
-        the queues stand now.
-
-        Reads what the workers wrote down, up to five seconds ago, and bounded parts of the indexes: its cost does not
-        grow with the number of jobs.
-        """
-        if not isinstance(window, int | float) or not 60 <= window <= MAX_WINDOW:
-            raise ValueError(f"window= is a number of seconds from 60 to {MAX_WINDOW:.0f}, not {window!r}")
-        with self._here().link.use("measure") as connection:
-            return measure(connection, self._statements, window)
-
-    def diagnose(self) -> list[Finding]:
-        """Return what in the database would break a promise, and where it does not fit what this application declares:
-        tasks of waiting jobs that it does not know, schedules that are stored otherwise.
-
-        ``fencing doctor MODULE:APP`` prints it. Nothing is changed.
-        """
-        with self._here().link.use("diagnose") as connection:
-            findings = list(diagnose(connection, self._statements))
-            if self._tasks and not any(finding.severity == "broken" for finding in findings):
-                run = Run(connection, self._statements)
-                findings += diagnose_app(run, findings[0].where, self._tasks, self._schedules)
-            return findings
-
-    def issued(self) -> tuple[str, int]:
-        """Return the issuer's name and the newest number that it has given out: no mark of its may be beyond it.
-
-        Raises :class:`~scheduler.errors.NotMigratedError` where there is no issuer yet.
-        """
-        with self._here().link.use("ask for the newest token") as connection:
-            _migrate.check_migrated(connection, self._statements)
-            name, newest = connection.execute(self._statements["issued"]).fetchall()[0]
-            return name, newest
-
-    def oldest_live_token(self) -> Token:
-        """Return the oldest token with which somebody may still write: a floor for ``adapters.sql.compact()``.
-
-        That of a running job or named lease, also of one whose lease ran out and was not taken back yet. Where nobody
-        holds anything, the newest one that was issued. Of claims that are just being made nothing is known: where such
-        a job is refused below the floor, it comes back under a new token.
-
-        Raises :class:`~scheduler.errors.NotMigratedError` where there is no issuer yet.
-        """
-        with self._here().link.use("ask for the oldest live token") as connection:
-            _migrate.check_migrated(connection, self._statements)
-            issuer, value, lineage = connection.execute(self._statements["oldest_live_token"]).fetchall()[0]
-            return Token(value, issuer, lineage)
 
     def sync_queues(self) -> list[str]:
         """Store the declared queues; return the names of those that changed. A worker does this when it starts."""
@@ -382,31 +329,3 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace):
         # dropped, not closed: the driver does not end the parent's session from another process.
         self._process_lock = threading.Lock()
         self._process = None
-
-
-class _Signals:
-    """While inside, the first SIGTERM or SIGINT is noted, the second abandons what still runs.
-
-    A signal's handler runs in the main thread wherever that is, perhaps inside a lock: so it takes none, and sets no
-    :class:`threading.Event`, which has one.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self.arrived = False
-        self._worker = worker
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def _handle(self, number: int, _: object) -> None:
-        if self.arrived:
-            self._worker.abandon()
-        self.arrived = True
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

@@ -385,7 +385,7 @@ def test_a_worker_serves_its_counters_and_the_queues_to_prometheus(
         port, ended = int(ports[0]), "fencing_attempts_ended_total[completed][default][work]"
         eventually(lambda: scrape(port).get(ended) == 7, "the jobs have ended")
         found = scrape(port)
-        monkeypatch.setattr("scheduler._app.measure", _refuse)
+        monkeypatch.setattr("scheduler._look_face.measure", _refuse)
         without = scrape(port)
     assert found["fencing_jobs_claimed_total[default][work]"] == 7
     assert found["fencing_job_lag_seconds_count[default][work]"] == 7
