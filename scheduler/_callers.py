@@ -40,6 +40,8 @@ def run_in_caller(connection: Any, text: str, plan: Plan[T]) -> T | Awaitable[T]
             f"connection= takes a psycopg or SQLAlchemy connection or session, not {type(connection).__module__}."
             f"{type(connection).__qualname__}"
         )
+    if callable(getattr(connection, "registry", None)):  # a scoped session, also an async one, stands for another
+        connection = connection()
     if hasattr(connection, "run_sync"):
 
         async def in_caller() -> T:

@@ -11,7 +11,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 from support.jobs import Hand, Tables, installed_beside
@@ -230,11 +236,19 @@ def async_doors(dsn: str) -> dict[str, Callable[[], Any]]:
         async with async_sessionmaker(engine)() as session:
             yield session, session.commit, session.rollback
 
+    @asynccontextmanager
+    async def scoped() -> AsyncIterator[Any]:
+        engine = create_async_engine(async_url(dsn), poolclass=NullPool)
+        session = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+        yield session, session.commit, session.rollback
+        await session.remove()
+
     return {
         "AsyncConnection of psycopg": raw,
         "AsyncConnection of psycopg, raw cursors": lambda: raw(cursor_factory=psycopg.AsyncRawCursor),
         "AsyncConnection": core,
         "AsyncSession": orm,
+        "async_scoped_session": scoped,
     }
 
 
