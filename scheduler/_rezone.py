@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from scheduler._catch_up import plan_catch_up
+from scheduler._gate import tell_skipped
 from scheduler._occurrence import Occurrence
 from scheduler._schedule import Schedule
 from scheduler._schedule_store import materialise, tell
@@ -51,7 +52,10 @@ def rezone(run: Run, row: Outdated, actor: str) -> bool:
             grace = None if row.grace is None else timedelta(seconds=row.grace)
             missing = _missing(run, row, rule)
             planned = plan_catch_up(missing, row.now, row.catch_up, row.catch_up_limit, grace)
-            materialise(run, [(row.name, one) for one in planned])
+            made = {key for _, key, _ in materialise(run, [(row.name, one) for one in planned])}
+            skipped = [one for one in planned if one.skipped and one.occurrence.key in made]
+            if skipped:  # all for one reason: it is the policy's
+                tell_skipped(run, row.name, actor, str(skipped[0].skipped), [one.occurrence.key for one in skipped])
         next_at = next_after(rule, row.materialised_until)
     run(
         "schedules_advance",

@@ -515,6 +515,46 @@ def test_what_newer_data_moves_behind_the_cursor_runs_late_and_not_never(
     assert len(ground.tables.jobs()) == 1, "the same occurrence, not another at the old time"
 
 
+def test_what_newer_data_moves_into_what_was_made_already_follows_the_policy_and_is_told(
+    ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
+) -> None:
+    """At 17:40 the cursor is past 17:30, which was 9:30 by the old data and is 10:30 by the new."""
+    old_zones(True)
+    ground.at(utc("2026-11-10T00:00"))
+    for name, options in {"all": {}, "none": {"catch_up": "none"}, "paused": {}, "later": {}}.items():
+        put(app, name, "30 9,10 * * *", tz="America/Vancouver", **options)
+    put(app, "elapsed", "*/30 9 * * *", tz="America/Vancouver")
+    ground.step(utc("2026-11-10T17:30"))
+    app.pause_schedule("paused", reason="maintenance")
+    ground.at(utc("2026-11-10T17:40"))
+    put(app, "later", "30 9,10,23 * * *", tz="America/Vancouver")  # begins now
+    old_zones(False)
+    ground.materialise()
+    ran = (utc("2026-11-10T17:30"), "enqueued")
+    assert ground.ledger("all") == [ran, ran]
+    assert ground.ledger("none") == [ran, (ran[0], "skipped")]
+    assert ground.acts("none") == ["schedule added", "occurrences skipped", "zone data changed"]
+    assert ground.ledger("paused") == ground.ledger("later") == [ran]
+    assert ground.ledger("elapsed") == [(utc("2026-11-10T17:00"), "enqueued"), ran], "the past had its own"
+
+
+def test_the_second_of_two_equal_local_times_that_newer_data_brings_runs_where_both_are_wanted(
+    ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
+) -> None:
+    """By the newer data Casablanca's clocks go back from 2:00 to 1:00 on that night, by the old they do not."""
+    old_zones(True)
+    ground.at(utc("2026-09-20T00:00"))
+    for fold in ("both", "first"):
+        put(app, fold, "30 1,2 * * *", tz="Africa/Casablanca", fold=fold)
+    ground.step(utc("2026-09-20T01:30"))
+    ran = [(utc("2026-09-20T00:30"), "enqueued"), (utc("2026-09-20T01:30"), "enqueued")]
+    assert ground.ledger("both") == ground.ledger("first") == ran
+    old_zones(False)
+    ground.materialise()
+    assert ground.ledger("both") == [*ran, ran[-1]]
+    assert ground.ledger("first") == ran
+
+
 def test_a_schedule_whose_key_is_taken_stops_no_other_when_the_zone_data_changes(
     ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
 ) -> None:
