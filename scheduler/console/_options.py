@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from fencing._registry import check_packages
 from scheduler import Scheduler
@@ -142,6 +143,15 @@ def load_app(path: str) -> Scheduler:
     if not isinstance(app, Scheduler):
         raise click.UsageError(f"{path} is a {type(app).__name__}, not a Scheduler")
     return app
+
+
+def load_app_alone(path: str, named: str) -> Scheduler:
+    """As :func:`load_app`, and refuse a database beside it: it brings its own, and the other would not be looked at."""
+    context = click.get_current_context()
+    for name in ("dsn", "schema"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{named} brings its own database: leave --{name} away, or {named}")
+    return load_app(path)
 
 
 def print_json(value: Any) -> None:

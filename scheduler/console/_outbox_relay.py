@@ -18,7 +18,7 @@ from scheduler.console._logs import set_up_logging
 from scheduler.console._options import (
     database_options,
     json_option,
-    load_app,
+    load_app_alone,
     log_format_option,
     log_level_option,
     print_json,
@@ -80,7 +80,7 @@ def relay(
     table. A second signal does not wait: what was being handed over will be uncertain.
     """
     set_up_logging(log_level, log_format)
-    leases = load_app(app) if app else Scheduler(dsn, schema=schema)
+    leases = load_app_alone(app, "MODULE:APP") if app else Scheduler(dsn, schema=schema)
     engine = outbox_engine_of(target or leases._database.conninfo)
     service = Relay(
         engine,

@@ -11,7 +11,7 @@ import click
 from fencing import Finding
 from fencing.errors import FencingError
 from scheduler import Scheduler
-from scheduler.console._options import database_options, json_option, load_app, print_json
+from scheduler.console._options import database_options, json_option, load_app_alone, print_json
 from scheduler.console._targets import Issued, diagnose_target
 
 _SIGNS = {"ok": "ok     ", "warning": "WARNING", "broken": "BROKEN "}
@@ -45,7 +45,7 @@ def doctor(app: str | None, dsn: str | None, schema: str, targets: tuple[str, ..
 def _findings(path: str | None, dsn: str | None, schema: str, targets: tuple[str, ...]) -> Iterator[Finding]:
     issued = None
     if path or dsn or not targets:
-        app = load_app(path) if path else Scheduler(dsn, schema=schema)
+        app = load_app_alone(path, "MODULE:APP") if path else Scheduler(dsn, schema=schema)
         try:
             found = app.diagnose()
             if targets and not any(finding.severity == "broken" for finding in found):

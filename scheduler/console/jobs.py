@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from scheduler import Scheduler
 from scheduler._acts import Ending
@@ -13,7 +12,14 @@ from scheduler._audit import list_jobs, show_job, story
 from scheduler._connect import Database, Link
 from scheduler._sql import Statements
 from scheduler._states import STATES
-from scheduler.console._options import act_options, database_options, json_option, load_app, print_json, print_table
+from scheduler.console._options import (
+    act_options,
+    database_options,
+    json_option,
+    load_app_alone,
+    print_json,
+    print_table,
+)
 
 
 @click.group()
@@ -128,7 +134,7 @@ def _end(
     schema: str,
     as_json: bool,
 ) -> None:
-    app = _app_with_its_tasks(path) if path else Scheduler(dsn, schema)
+    app = load_app_alone(path, "--app") if path else Scheduler(dsn, schema)
     ended = (app.cancel if state == "cancelled" else app.bury)(job_id, reason=reason, actor=actor)
     app.close()
     if as_json:
@@ -137,14 +143,6 @@ def _end(
     click.echo(f"job {job_id} was {ended.before}, now {ended.state}")
     if not ended.fenced:
         click.echo("its fences are raised by the next worker that knows the task; until then its old holder can write")
-
-
-def _app_with_its_tasks(path: str) -> Scheduler:
-    context = click.get_current_context()
-    for name in ("dsn", "schema"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--app brings its own database: leave --{name} away, or --app")
-    return load_app(path)
 
 
 @jobs.command()
