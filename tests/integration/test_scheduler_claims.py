@@ -363,14 +363,15 @@ def test_what_is_given_back_unstarted_is_as_if_it_had_never_been_claimed_but_for
     app: Scheduler, tables: Tables, hand: Callable[..., Hand]
 ) -> None:
     number = app.enqueue("work").id
-    before = tables.job(number)
     worker = hand()
+    worker.settle(ended(worker.claim_one(), "ready", "retried", error="an earlier attempt's", delay=0.0))
+    before = tables.job(number)
     job = worker.claim_one()
     worker.settle(ended(job, "ready", "returned"))
     after = tables.job(number)
     for column in ("status", "attempt", "yields", "due_at", "error", "reason", "finished_at"):
         assert after[column] == before[column], column
-    assert tables.outcomes(number) == ["returned"]
+    assert tables.outcomes(number) == ["retried", "returned"]
     assert worker.claim_one().id == number
 
 

@@ -532,13 +532,16 @@ def test_one_bad_argument_among_many_writes_none(app: Scheduler, tables: Tables)
 # -- the hint
 
 
-def test_the_notification_leaves_with_the_commit_and_names_the_queue(app: Scheduler, tables: Tables) -> None:
+@pytest.mark.parametrize("unique", ["alive", "forever"])
+def test_the_notification_leaves_with_the_commit_and_names_the_queue(
+    app: Scheduler, tables: Tables, unique: Unique
+) -> None:
     with psycopg.connect(tables.dsn, autocommit=True) as listener, psycopg.connect(tables.dsn) as caller:
         listener.execute(f'listen "{tables.schema}_due"'.encode())
-        app.enqueue("work", queue="lost", connection=caller)
+        app.enqueue("work", queue="lost", connection=caller, key="1", unique=unique)
         caller.rollback()
-        app.enqueue("work", queue="later", due_at=datetime(2099, 1, 1, tzinfo=UTC))
-        app.enqueue("work", queue="here", connection=caller)
+        app.enqueue("work", queue="later", due_at=datetime(2099, 1, 1, tzinfo=UTC), key="2", unique=unique)
+        app.enqueue("work", queue="here", connection=caller, key="3", unique=unique)
         caller.commit()
         (note,) = listener.notifies(timeout=60, stop_after=1)
         assert note.payload == "here"

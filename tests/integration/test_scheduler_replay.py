@@ -228,6 +228,12 @@ def test_a_bulk_replay_takes_those_that_fit_every_condition_and_a_dry_run_change
     assert [act["subject"] for act in tables.rows("select * from {s}.act order by id")] == [f"job/{n}" for n in meant]
 
 
+def test_what_died_at_that_very_moment_died_since(app: Scheduler, tables: Tables, letters: list[int]) -> None:
+    died = tables.job(letters[1])["finished_at"]
+    assert app.replay_dead(reason="x", since=died, dry_run=True).ids == letters[1:]
+    assert app.replay_dead(reason="x", since=died + timedelta(microseconds=1), dry_run=True).ids == letters[2:]
+
+
 def test_a_bulk_replay_goes_on_over_many_batches_and_skips_what_cannot_be(
     app: Scheduler, tables: Tables, hand: Hand
 ) -> None:
@@ -235,6 +241,8 @@ def test_a_bulk_replay_goes_on_over_many_batches_and_skips_what_cannot_be(
     jobs = [job for _ in range(3) for job in hand.claim()]
     hand.settle(*(ended(job, "dead", "dead", error="x", reason="y") for job in jobs))
     tables.rows("update {s}.job set key = 'same' where args in ('5', '7', '150')")
+    for limit in (99, 100, 101, 200, 201, 500):
+        assert len(app.replay_dead(reason="x", actor="ann", dry_run=True, limit=limit).ids) == min(limit, 230)
     done = app.replay_dead(reason="x", actor="ann")
     assert len(done.ids) == 228
     assert sorted(tables.job(number)["args"] for number in done.skipped) == [7, 150]
@@ -293,6 +301,27 @@ def test_a_result_that_is_too_large_fails_the_attempt_and_says_so(app: Scheduler
     number = app.enqueue("large").id
     app.run_until_idle()
     assert "bytes of JSON, at most 1,048,576 are taken" in tables.attempts(number)[0]["error"]
+
+
+def test_the_story_of_a_job_tells_of_fences_that_are_still_to_be_raised(
+    app: Scheduler, tables: Tables, hand: Hand
+) -> None:
+    number = app.enqueue("work").id
+    first = hand.claim_one()
+    stranger = Scheduler(tables.dsn, schema=tables.schema)
+    stranger.cancel(number, reason="stop", actor="ann")
+    stranger.close()
+
+    def last() -> tuple[str, str]:
+        with Database(tables.dsn).connect("test") as connection:
+            step = [one for one in story(show_job(connection, hand.statements, number) or {}) if "fences" in one.what][
+                -1
+            ]
+        return step.what, step.detail
+
+    assert last() == ("fences not raised yet", f"against token {first.token}: a worker that knows the task will")
+    app.run_until_idle()
+    assert last() == ("fences raised", f"against token {first.token}")
 
 
 def test_the_story_of_a_job_is_whole_and_in_order(app: Scheduler, tables: Tables) -> None:

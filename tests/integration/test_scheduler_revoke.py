@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +460,21 @@ def test_the_last_attempt_over_its_limit_leaves_the_job_dead(app: Scheduler, tab
         "over its run-time limit of 500 s",
     )
     assert tables.outcomes(number) == ["overran", "overran"]
+
+
+def test_what_was_over_its_limit_comes_back_after_its_tasks_wait(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.task("short", lease=LEASE, max_runtime=5)(print)
+    number = app.enqueue("short").id
+    one = Hand(tables.dsn, {"short": LEASE}, schema=tables.schema)
+    one.claim_one()
+    one.close()
+    tables.move_clock(6)
+    monkeypatch.setattr(Retry, "delay", lambda _, attempt: 77.0 * attempt)
+    limiter(app, tables).run_once()
+    (attempt,) = tables.attempts(number)
+    assert tables.job(number)["due_at"] - attempt["ended_at"] == timedelta(seconds=77)
 
 
 def test_a_limit_touches_neither_tasks_without_one_nor_those_that_the_worker_does_not_know(

@@ -15,9 +15,13 @@ from support.locks import wait_until_blocked
 from support.proxy import Proxy
 from support.waiting import eventually
 
+from fencing._lease import lease_clock
 from fencing.history import Event, check_history, emit, subscribe
 from scheduler import RetryIn, Scheduler
 from scheduler._connect import Database, Link
+from scheduler._heart import Heart
+from scheduler._held import Held, JobLease, Work
+from scheduler._hooks import Hooks, LoseEvent, Teller
 from scheduler._materialiser import Materialiser
 from scheduler._postgres import acquire_lease, settle
 from scheduler._releases import Release
@@ -108,6 +112,64 @@ def test_a_row_that_somebody_has_locked_costs_neither_its_own_lease_nor_the_othe
         assert answer == {locked.token: False} | {job.token: True for job in others}
         assert [job.id for job in jobs if tables.job(job.id)["lease_until"] == before[job.id]] == [locked.id]
     assert hand.renew(locked) == {locked.token: True}
+
+
+class Beating:
+    """A heart with one job, which it is time to renew."""
+
+    def __init__(self, app: Scheduler, tables: Tables, hand: Hand) -> None:
+        self.job, self.work = hand.claim_one(), Work()
+        self.lease = JobLease(self.job, hand.owner, lease_clock() + LEASE / 2)
+        self.work.held[self.job.token] = Held(self.job, app._tasks["work"], self.lease)
+        self._heart = Heart(Link(Database(tables.dsn), "heart"), hand.statements, self.work, hand.owner)
+
+    def beat(self) -> None:
+        self._heart.run_once()
+
+
+@pytest.fixture
+def beating(app: Scheduler, tables: Tables, hand: Hand) -> Beating:
+    return Beating(app, tables, hand)
+
+
+def test_a_heart_that_finds_a_row_locked_asks_again_and_loses_nothing(tables: Tables, beating: Beating) -> None:
+    with psycopg.connect(tables.dsn) as door:
+        lock(door, tables, beating.job.id)
+        beating.beat()
+        assert not beating.lease.is_lost
+        assert beating.lease.remaining() <= LEASE / 2, "an unknown answer extends nothing"
+    beating.beat()
+    assert beating.lease.remaining() > LEASE / 2
+
+
+def test_a_heart_keeps_nothing_that_its_holder_was_told_is_lost(tables: Tables, beating: Beating) -> None:
+    """It would be kept from whoever could take it over."""
+    until = tables.job(beating.job.id)["lease_until"]
+    beating.lease.lose("no renewal was confirmed in time")
+    beating.beat()
+    assert tables.job(beating.job.id)["lease_until"] == until
+
+
+def test_a_heart_does_not_call_lost_what_was_settled_a_moment_ago(hand: Hand, beating: Beating) -> None:
+    beating.lease.end("settled")
+    assert hand.complete(beating.job) is Settled.OK
+    beating.beat()
+    assert not beating.lease.is_lost
+
+
+def test_a_heart_tells_by_whom_a_lease_was_taken_away(app: Scheduler, hand: Hand, beating: Beating) -> None:
+    told: list[LoseEvent] = []
+    hooks = Hooks()
+    hooks.add(LoseEvent, told.append)
+    beating.work.teller = Teller(hooks)
+    app.cancel(beating.job.id, reason="wrong month", actor="ann")
+    beating.beat()
+    beating.work.teller.start()
+    beating.work.teller.stop(60)
+    assert beating.lease.is_lost
+    assert [(event.job, event.owner, event.why) for event in told] == [
+        (beating.job.id, hand.owner, "cancelled by ann: wrong month")
+    ]
 
 
 def test_a_settlement_that_waits_for_a_rescue_is_lost_when_that_one_commits(

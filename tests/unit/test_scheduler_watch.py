@@ -42,6 +42,14 @@ def test_a_lease_past_its_deadline_is_lost_whether_or_not_the_database_answers(
     ]
 
 
+def test_a_lease_whose_handler_has_ended_is_not_called_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Its settlement waits for the database, which will say what becomes of it."""
+    work = Work()
+    held(work, 1, left=-0.001).lease.end("settled")
+    Watch(work).run_once()
+    assert caplog.records == []
+
+
 def test_a_handler_that_never_returns_is_reported_and_again_after_as_long(caplog: pytest.LogCaptureFixture) -> None:
     work = Work()
     limit = STUCK_AFTER * TASK.lease
