@@ -135,6 +135,7 @@ class Database:
         self._dsn = dsn
         self.pooled = False
         """Whether a pooler was met on the way there."""
+        self._said = False
 
     @property
     def conninfo(self) -> str:
@@ -161,7 +162,8 @@ class Database:
                 set_json_loads(json_value, connection)
                 if _pooled(connection):
                     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-                    self._say_pooled()
+                    self.pooled = True
+                    self._say_pooled(role)
                 else:
                     connection.prepare_threshold = 0
                     connection.execute(_settings(role), {"local": False})
@@ -170,13 +172,14 @@ class Database:
                 raise
         return connection
 
-    def _say_pooled(self) -> None:
-        if not self.pooled:
+    def _say_pooled(self, role: str) -> None:
+        # Once, and where it costs something: who only enqueues, or asks something by hand, does as well behind it.
+        if role == "claim" and not self._said:
+            self._said = True
             log.warning(
                 "behind a pooler such as PgBouncer: no LISTEN and no prepared statements; due jobs are found by "
                 "polling. Give workers a direct connection where that is too slow"
             )
-        self.pooled = True
 
 
 def _settings(role: str) -> str:

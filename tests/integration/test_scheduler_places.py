@@ -100,6 +100,8 @@ def test_behind_pgbouncer_in_transaction_mode(database: str, caplog: pytest.LogC
         app = Scheduler(address, schema=tables.schema)
         ran: list[Any] = []
         declare(app, ran)
+        app.measure()
+        assert "behind a pooler" not in caplog.text, "who runs no worker loses nothing"
         works(app, tables, ran)
         app.close()
         assert sum("behind a pooler" in record.getMessage() for record in caplog.records) == 1
