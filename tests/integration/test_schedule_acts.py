@@ -628,6 +628,20 @@ def test_a_row_that_was_put_ahead_moves_with_the_data(
     assert ground.ledger("overlap") == [(utc("2026-11-10T16:30"), "waiting")]
 
 
+def test_a_rule_of_elapsed_time_follows_the_newer_data_from_now_on(
+    ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
+) -> None:
+    old_zones(True)
+    ground.at(utc("2026-11-10T00:00"))
+    put(app, expr="*/30 9 * * *", tz="America/Vancouver")
+    ground.materialiser._horizon = 7200.0
+    ground.step(utc("2026-11-10T16:10"))
+    assert ground.dues() == [utc("2026-11-10T17:00"), utc("2026-11-10T17:30")]
+    old_zones(False)
+    ground.materialise()
+    assert ground.dues() == [utc("2026-11-10T16:30")], "and not 16:00, which is over"
+
+
 def test_a_process_with_older_data_changes_nothing_that_was_computed_from_newer(
     ground: Ground, app: Scheduler, old_zones: Callable[[bool], None]
 ) -> None:
