@@ -19,7 +19,7 @@ from scheduler._gate import Gate
 from scheduler._held import Work
 from scheduler._postgres import Claim
 from scheduler._sql import Statements
-from scheduler._store import Claimed
+from scheduler._store import Claimed, Settled
 from scheduler.console.embedded import Postgres
 
 LEASE = 30.0
@@ -175,7 +175,8 @@ def test_what_nobody_can_take_back_does_not_fill_its_queue_for_ever(
     """The worker crashed, and no other one knows the task: a deploy renamed it."""
     limited(app, 1)
     app.enqueue("work", "orphan", queue="mail")
-    assert numbers(make("crashed").claim()) == ["orphan"]
+    crashed = make("crashed")
+    orphan = crashed.claim_one()
     app.enqueue("other", "waits", queue="mail")
     heir = make("heir", {"other": LEASE})
     tables.move_clock(LEASE + 20)  # its holder may only be late with its renewal
@@ -186,6 +187,8 @@ def test_what_nobody_can_take_back_does_not_fill_its_queue_for_ever(
     assert numbers(heir.claim()) == ["waits"]
     app.enqueue("other", "next", queue="mail")
     assert heir.claim() == []
+    assert crashed.renew(orphan) == {}, "it was only paused, and its place was given away"
+    assert crashed.complete(orphan) is Settled.OK
 
 
 def test_a_limit_and_a_value_hold_both(app: Scheduler, make: Callable[..., Hand]) -> None:
