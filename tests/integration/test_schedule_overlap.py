@@ -63,6 +63,21 @@ def test_what_is_due_while_another_runs_is_skipped_and_told(ground: Ground) -> N
     assert ground.hand.claim_one().due_at == hour(12)
 
 
+def test_what_was_put_ahead_is_not_decided_on_before_it_is_due(ground: Ground) -> None:
+    app = ground.process()
+    for name, overlap in (("dropped", "skip"), ("replaced", "cancel_other")):
+        app.schedule(name, "0,3 0 9 * * *", tz="UTC", task="send", seconds=True, overlap=overlap)
+    app.sync_schedules()
+    ground.step(hour(9))
+    assert ground.ledger("replaced") == [(hour(9), "enqueued"), (hour(9) + 3 * SECOND, "waiting")]
+    assert len(ground.hand.claim()) == 2
+    ground.step(hour(9) + SECOND)
+    assert ground.ledger("dropped") == [(hour(9), "enqueued"), (hour(9) + 3 * SECOND, "waiting")]
+    ground.step(hour(9) + 3 * SECOND)
+    assert ground.ledger("dropped")[1] == (hour(9) + 3 * SECOND, "skipped")
+    assert ground.ledger("replaced")[1] == (hour(9) + 3 * SECOND, "enqueued")
+
+
 @pytest.mark.parametrize("outcome", ["retried", "yielded", "returned"])
 def test_a_job_that_waits_to_run_again_counts_as_running(ground: Ground, outcome: Any) -> None:
     declare(ground, "skip")
