@@ -14,17 +14,22 @@ from scheduler._gate import BUSY, Gate
 from scheduler._held import Held, JobLease, Work
 from scheduler._hooks import ClaimEvent
 from scheduler._postgres import Claim
-from scheduler._store import Claimed
+from scheduler._store import Claimed, Outlook
 from scheduler._tasks import Task
 
 CONTENDED = 0.01
-"""Seconds, at most, until a claim that met others at an exclusive value or a limited queue looks again."""
+"""Seconds, at most, until a claim that met others at an exclusive value or a limited queue looks again. Where others
+had all the turns, it is longer by the next factor for each time in a row, and :data:`SWEEP` at the most."""
 
-NO_TURN = 0.16
-"""The same where others claim all the time; the first waits are shorter."""
+NO_TURN = 4
+"""Where many workers claim all the time, the few that have a turn keep the machine busy, and whoever
+asks for one in vain takes time from them."""
 
 GUARDED = 0.25
 """Seconds between two looks for exclusive jobs and queues with a limit while there are none."""
+
+CROWDED = 4
+"""So many times as long is it, and the same for the gate, in a crowd: the others look as well."""
 
 PASS_ON = 0.05
 """Seconds between two times that a worker without room wakes the others, while there are exclusive jobs or queues with
@@ -114,13 +119,15 @@ class Claimer:
         if not wanted:
             # What is due while every thread is busy is decided all the same: some policies drop it.
             wait = self._pass_on()
-            return min(wait, self._look()) if self._gate.due else wait
+            return min(wait, self._decide()) if self._gate.due() else wait
         # Before the claim is sent: the lease is counted from here, so our own deadline is never later than the
         # database's.
         began, sent, settled = time.monotonic_ns(), lease_clock(), work.settled
         expected = self._ahead.expected(sent)
-        guarded = self._claim.waiting or sent - self._guarded_at >= GUARDED
+        patience = CROWDED if self._claim.crowded else 1
+        guarded = self._claim.waiting or self._gate.due(patience) or sent - self._guarded_at >= GUARDED * patience
         sweep = sent - self._swept_at >= max(SWEEP, self._sweep_pause)
+        self._claim.outlook = None
         if self._claim.at_front:
             self._front_at = settled
         with self._link.use("claim") as connection:
@@ -131,6 +138,10 @@ class Claimer:
                 # values: the second would begin the next one, and the worker would never rest.
                 sweep = True
                 jobs = self._claim_some(connection, wanted, not guarded, True)
+        if self._claim.refused:
+            self._full = False
+            # Whoever has the turns decides on overlap, too, and looks for what is exclusive.
+            return random.uniform(0, min(CONTENDED * NO_TURN**self._claim.refused, SWEEP))
         again = self._claim.again
         self._full = len(jobs) == wanted
         batch = self._held(jobs, sent)
@@ -138,7 +149,7 @@ class Claimer:
             self._record(batch, began)
         self._hand_over(batch)
         resting = not jobs and not again
-        wait = self._look() if resting or self._gate.due else self._poll
+        wait = self._decide(self._claim.outlook) if resting or self._gate.due(patience) else self._poll
         self._ahead.looked(expected, bool(jobs))
         ready = min(wait, self._ahead.wait(lease_clock()))
         # What the run through the exclusive values passed before something was settled may be free since.
@@ -146,7 +157,7 @@ class Claimer:
         if self._full:
             return 0
         if again:
-            return min(ready, random.uniform(0, min(CONTENDED * 2**self._claim.refused, NO_TURN)))
+            return min(ready, random.uniform(0, CONTENDED))
         return ready if sweep else min(ready, max(GUARDED, self._sweep_pause))
 
     def sweep_soon(self) -> None:
@@ -156,6 +167,8 @@ class Claimer:
     def _claim_some(self, connection: Connection, wanted: int, guarded: bool, sweep: bool) -> list[Claimed]:
         began = lease_clock()
         found = self._claim(connection, wanted, guarded=guarded, sweep=sweep, back=0.0 if self._full else LOOK_BACK)
+        if self._claim.refused:
+            return found
         if guarded:
             self._guarded_at = began
         if sweep:
@@ -180,10 +193,11 @@ class Claimer:
             self._claim.pass_on(connection)
         return self._poll
 
-    def _look(self) -> float:
-        """Let the gate decide; return the seconds until the next claim: 0 where that may find something now."""
+    def _decide(self, outlook: Outlook | None = None) -> float:
+        """Let the gate decide, by what was asked beside a claim if anything was; return the seconds until the next
+        claim: 0 where that may find something now."""
         with self._link.use("decide on overlap") as connection:
-            wait = self._gate.look(connection)
+            wait = self._gate.look(connection, outlook or self._claim.look(connection))
         return self._poll if wait is None else min(wait, self._poll)
 
     def _held(self, jobs: list[Claimed], sent: float) -> list[Held]:

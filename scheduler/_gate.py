@@ -18,6 +18,7 @@ from scheduler._loop import log
 from scheduler._overlap import Decision, Live, Waiting, decide
 from scheduler._schedule_store import tell
 from scheduler._sql import Run, Statements
+from scheduler._store import Outlook
 
 BATCH = 200
 """Schedules a transaction."""
@@ -43,27 +44,24 @@ class Gate:
         self._more = False
         self._left: dict[str, float] = {}
 
-    @property
-    def due(self) -> bool:
-        """Whether the last look was long enough ago, or left something to the next."""
-        return self._more or time.monotonic() - self._looked >= self._every
+    def due(self, patience: float = 1.0) -> bool:
+        """Whether the last look was long enough ago, so many times as long as usual, or left something to the next."""
+        return self._more or time.monotonic() - self._looked >= self._every * patience
 
-    def look(self, connection: Connection) -> float | None:
-        """Decide about what is due; return the seconds until another look is worth it: 0 where something was admitted
-        or more may be, None where nothing waits."""
+    def look(self, connection: Connection, outlook: Outlook) -> float | None:
+        """Decide about what is due by ``outlook``, which was just asked for; return the seconds until another look is
+        worth it: 0 where something was admitted or more may be, None where nothing waits."""
         self._looked = time.monotonic()
         self._more = False
-        run = Run(connection, self._statements)
-        due, next_in = run("overlap_next")[0]
-        if due:
+        if outlook.due:
             self._left = {name: until for name, until in self._left.items() if until > self._looked}
-            found, decided = self._batch(run, BATCH)
+            found, decided = self._batch(Run(connection, self._statements), BATCH)
             self._more = decided == BATCH
             if decided:
                 return 0
             if found:
                 return BUSY
-        return None if next_in is None else max(0.0, next_in)
+        return None if outlook.next_in is None else max(0.0, outlook.next_in)
 
     def _batch(self, run: Run, size: int) -> tuple[int, int]:
         """Decide about so many schedules; return how many there were, and how many were decided on or left alone."""

@@ -3,14 +3,15 @@
 Rows that were claimed leave entries in the index that stay there while anybody holds an old snapshot. A claim that
 began at the front would pass over all of them, each time. The bounds are a hint and no more: jobs may come to lie
 behind one (committed late, given back, replayed). A sweep finds these, for it begins at the front, and it looks for
-new priorities, and forgets those of which nothing waits any more where there came to be many.
+new priorities, and forgets those of which nothing waits any more where there came to be many. A priority of which
+nothing was claimed yet is left out until something of it is due: jobs for later would cost every claim a look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler._store import Claimed
 
@@ -25,6 +26,20 @@ _ABOVE_ALL = 2**31
 _Lane = tuple[str, str, int]
 
 
+class Found(NamedTuple):
+    """What a look found of a queue, a task and a priority.
+
+    ``due``: whether there is something to claim; ``next_in``: the seconds until the next job that is not due yet will
+    be, None if there is none.
+    """
+
+    queue: str
+    task: str
+    priority: int
+    due: bool
+    next_in: float | None
+
+
 class Lanes:
     """The ranges of the index that a worker's claims read."""
 
@@ -34,27 +49,36 @@ class Lanes:
         }
         # Where the next look for priorities goes on, of those that have more than one look finds.
         self._below = {(queue, task): _ABOVE_ALL for queue in queues for task in tasks}
+        # When those of which nothing was claimed yet are due, as far as is known.
+        self._due: dict[_Lane, float] = {}
         # What was found since that began at the top.
         self._alive: dict[tuple[str, str], set[int]] = {pair: set() for pair in self._below}
 
-    def parameters(self, *, bounded: bool) -> dict[str, Any]:
-        """The lanes as the claim takes them; without bounds for a sweep."""
-        bounds = [bound if bounded else None for bound in self._lanes.values()]
+    def parameters(self, now: float, *, bounded: bool) -> dict[str, Any]:
+        """The lanes as a claim at ``now`` takes them; without bounds for a sweep."""
+        lanes = self._at(now)
+        bounds = [bound if bounded else None for bound in lanes.values()]
         return {
-            "lane_queues": [lane[0] for lane in self._lanes],
-            "lane_tasks": [lane[1] for lane in self._lanes],
-            "lane_priorities": [lane[2] for lane in self._lanes],
+            "lane_queues": [lane[0] for lane in lanes],
+            "lane_tasks": [lane[1] for lane in lanes],
+            "lane_priorities": [lane[2] for lane in lanes],
             "lane_dues": [bound and bound[0] for bound in bounds],
             "lane_ids": [bound and bound[1] for bound in bounds],
         }
 
-    def single(self, *, bounded: bool) -> dict[str, Any] | None:
-        """The lane as the claim of one takes it, None where there are several."""
-        if len(self._lanes) != 1:
+    def single(self, now: float, *, bounded: bool) -> dict[str, Any] | None:
+        """The lane as the claim of one at ``now`` takes it, None where there are several."""
+        lanes = self._at(now)
+        if len(lanes) != 1:
             return None
-        ((queue, task, priority), bound) = next(iter(self._lanes.items()))
+        ((queue, task, priority), bound) = next(iter(lanes.items()))
         due, number = bound if bounded and bound else (None, None)
         return {"queue": queue, "task": task, "priority": priority, "due": due, "id": number}
+
+    def _at(self, now: float) -> dict[_Lane, tuple[datetime, int] | None]:
+        if not self._due:
+            return self._lanes
+        return {lane: bound for lane, bound in self._lanes.items() if self._due.get(lane, now) <= now}
 
     @property
     def at_top(self) -> bool:
@@ -70,12 +94,17 @@ class Lanes:
             "most": PRIORITIES,
         }
 
-    def found(self, rows: Iterable[tuple[str, str, int]]) -> None:
-        """Take what a look for priorities found, the higher ones of a task first."""
+    def found(self, priorities: Iterable[Found], now: float) -> None:
+        """Take what a look for priorities found, which was answered at ``now``, the higher ones of a task first."""
         counts = dict.fromkeys(self._below, 0)
         lowest = dict(self._below)
-        for queue, task, priority in rows:
-            self._lanes.setdefault((queue, task, priority), None)
+        for queue, task, priority, due, next_in in priorities:
+            lane = (queue, task, priority)
+            bound = self._lanes.setdefault(lane, None)
+            if priority and bound is None and not due and next_in is not None:
+                self._due[lane] = now + next_in
+            else:
+                self._due.pop(lane, None)
             self._alive[queue, task].add(priority)
             counts[queue, task] += 1
             lowest[queue, task] = priority
@@ -87,6 +116,7 @@ class Lanes:
                 for (queue, task, priority), bound in self._lanes.items()
                 if not priority or (queue, task) not in through or priority in self._alive[queue, task]
             }
+            self._due = {lane: at for lane, at in self._due.items() if lane in self._lanes}
         for pair in through:
             self._alive[pair].clear()
 

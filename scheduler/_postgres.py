@@ -14,14 +14,17 @@ from fencing import Token
 from fencing._lease import lease_clock
 from scheduler._connect import Connection
 from scheduler._issuer import ensure_current
-from scheduler._lanes import Lanes
+from scheduler._lanes import Found, Lanes
 from scheduler._sql import Statements
-from scheduler._store import Claimed, Rescued, Revoked, Settled, Settlement, Taken
+from scheduler._store import Claimed, Outlook, Rescued, Revoked, Settled, Settlement, Taken
 from scheduler.errors import IssuerError, NotMigratedError
 
 RESCUE_BATCH = 100
 """How many expired leases one sweep takes back at most."""
 
+
+CROWD = 10
+"""After so many claims with a turn in a row there seems to be no crowd any more."""
 
 REFUSALS = 20
 """After so many claims without a turn the next one does without: a lock that is not ours stops no worker."""
@@ -55,9 +58,12 @@ class Claim:
         self.next_at = float("inf")
         """When the next job that was not due at the last sweep will be, by :func:`lease_clock`."""
         self.refused = 0
-        """How many claims in a row took nothing because others had all the turns."""
+        """How many claims in a row came to nothing because others had all the turns."""
+        self._alone = CROWD
         self.again = False
         """Whether the last claim could not see everything that it may take: another one at once may find more."""
+        self.outlook: Outlook | None = None
+        """What was asked last beside a claim; None where nothing was since this was set to None."""
 
     @property
     def at_front(self) -> bool:
@@ -70,16 +76,36 @@ class Claim:
         rows = connection.execute(self._statements["lanes"], self._lanes.search()).fetchall()
         # From when the answer is here: a little too late finds the job, a little too early finds nothing.
         here = lease_clock()
-        self._lanes.found([row[:3] for row in rows if row[2] is not None])
-        self.waiting = any(row[2] is None for row in rows)
-        if not self.waiting:
-            self._after = ""
-        self.next_at = min([here + row[3] for row in rows if row[3] is not None], default=float("inf"))
-        return bool(rows) or not whole
+        found = [Found._make(row) for row in rows if row[2] is not None]
+        self._lanes.found(found, here)
+        self._waits(len(found) < len(rows))
+        self.next_at = min([here + row[-1] for row in rows if row[-1] is not None], default=float("inf"))
+        return self.waiting or any(one.due for one in found) or not whole
 
-    def _guarded_waits(self, connection: Connection) -> bool:
-        found = connection.execute(self._statements["guarded_waits"], self._pairs).fetchall()
-        return bool(found[0][0])
+    def look(self, connection: Connection) -> Outlook:
+        """Ask what there is beside jobs that a claim would find; it is kept in :attr:`outlook`, too."""
+        for _ in range(3):
+            found = self._asked(connection)
+            if found is not None:
+                return found
+        raise _restless()
+
+    def _asked(self, connection: Connection) -> Outlook | None:
+        """The same, None where the issuer had to begin a new lineage first."""
+        row = connection.execute(self._statements["outlook"], self._pairs).fetchone()
+        if row is None:
+            raise _not_installed()
+        if not row[0]:
+            ensure_current(connection, self._statements)
+            return None
+        self.outlook = found = Outlook(*row[1:])
+        self._waits(found.guarded)
+        return found
+
+    def _waits(self, waiting: bool) -> None:
+        self.waiting = waiting
+        if not waiting:
+            self._after = ""
 
     def pass_on(self, connection: Connection) -> None:
         """Wake the other workers of these queues."""
@@ -94,19 +120,23 @@ class Claim:
         passed over; with it, it is looked first whether there are any. Without ``sweep``, it begins where the last
         claim ended, or ``back`` seconds before now.
         """
+        if (sweep or self.crowded) and not self._anyway and not self._has_turn(connection):
+            self.again = True
+            return []
         if sweep:
             if not self._look_ahead(connection):
-                # Nothing is ready at all: a claim, and the question why it found nothing, would say the same.
+                # Nothing is due at all: a claim, and the question why it found nothing, would say the same.
                 self.again = False
                 return []
         elif guarded and not self.waiting:
-            self.waiting = self._guarded_waits(connection)
+            self.look(connection)
         guarded = guarded and self.waiting
-        lane = None if guarded else self._lanes.single(bounded=not sweep)
+        now = lease_clock()
+        lane = None if guarded else self._lanes.single(now, bounded=not sweep)
         if lane is not None:
             return self._of_one_lane(connection, {**lane, "batch": batch, "back": back}, sweep)
         parameters = {**self._fixed, "batch": batch, "peek": batch * self._wider, "back": back, "anyway": self._anyway}
-        parameters |= self._lanes.parameters(bounded=not sweep)
+        parameters |= self._lanes.parameters(now, bounded=not sweep)
         text = self._plain
         if guarded:
             text = self._guarded
@@ -114,7 +144,7 @@ class Claim:
         for _ in range(3):
             rows = connection.execute(text, parameters).fetchall()
             if not rows:
-                raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
+                raise _not_installed()
             current, free, met_others, contended, waiting, last = rows[0][:6]
             if current:
                 self._turn(free)
@@ -129,12 +159,31 @@ class Claim:
         raise _restless()
 
     @property
+    def crowded(self) -> bool:
+        """Whether there are so many other workers that one of the last claims came to nothing for want of a turn."""
+        return self._alone < CROWD
+
+    @property
     def _anyway(self) -> bool:
         """Whether to claim without a turn: none was free for so long that something else must hold them."""
         return self.refused >= REFUSALS
 
     def _turn(self, free: bool) -> None:
-        self.refused = 0 if free else self.refused + 1
+        if free:
+            self.refused = 0
+            self._alone += 1
+        else:
+            self.refused += 1
+            self._alone = 0
+
+    def _has_turn(self, connection: Connection) -> bool:
+        """Ask for a turn alone, before what would be many times as dear and in vain without one."""
+        ((free,),) = connection.execute(self._statements["turn"]).fetchall()
+        if free:
+            self.refused = 0
+        else:
+            self._turn(False)
+        return bool(free)
 
     def _of_one_lane(self, connection: Connection, parameters: dict[str, Any], sweep: bool) -> list[Claimed]:
         parameters |= {
@@ -152,18 +201,19 @@ class Claim:
                 self._lanes.claimed(jobs[-1:], swept_all=sweep and len(jobs) == parameters["batch"])
                 self._turn(True)
                 return jobs
-            state = connection.execute(self._statements["issuer_now"]).fetchone()
-            if state is None:
-                raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
-            if state[0]:
-                self._turn(state[1])
-                self.again = not state[1]
+            outlook = self._asked(connection)
+            if outlook is not None:
+                self._turn(outlook.free)
+                self.again = not outlook.free
                 return []
-            ensure_current(connection, self._statements)
         raise _restless()
 
 
 _BY_TOKEN = itemgetter(Claimed._fields.index("token"))
+
+
+def _not_installed() -> NotMigratedError:
+    return NotMigratedError("the issuer was never installed; run `fencing migrate`")
 
 
 def _restless() -> IssuerError:

@@ -40,6 +40,19 @@ class Claimed(NamedTuple):
         return json_value(self.json)
 
 
+class Outlook(NamedTuple):
+    """What a claimer asks beside its claims.
+
+    ``free``: a turn to claim. ``guarded``: there is something that only the guarded claim takes. ``due``: an occurrence
+    that waits for the gate is due; ``next_in``: the seconds until the next one is, None if there is none.
+    """
+
+    free: bool
+    guarded: bool
+    due: bool
+    next_in: float | None
+
+
 class Rescued(NamedTuple):
     """A job that was taken back after its lease ran out."""
 

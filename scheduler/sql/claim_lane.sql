@@ -1,7 +1,7 @@
 -- claim_lane: the claim of claim.sql for a worker with one lane (queue, task and priority) that looks for nothing exclusive and for no queue with a
 -- limit. All that is said there of order, tokens and locks holds here.
 -- Rows: the claimed jobs, in no order, each with the issuer's name. None: nothing is due, or others are claiming it, or so many that it was not this
---   one's turn, or the issuer's identity is not the live one or it was never installed (ask issuer_now.sql).
+--   one's turn, or the issuer's identity is not the live one or it was never installed (ask outlook.sql).
 -- Locks: a turn (see claim.sql); the picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range; then job_pkey.
 -- The live identity is read by a subquery: the planner would call the function itself, which fails on a standby before the server says that it is

@@ -11,7 +11,7 @@ import pytest
 from support.jobs import Hand, Tables, completed, ended, installed
 
 from scheduler._connect import Connection, Database
-from scheduler._lanes import Lanes
+from scheduler._lanes import Found, Lanes
 from scheduler._sql import Statements
 from scheduler.console.embedded import Postgres
 
@@ -223,8 +223,8 @@ def test_a_claim_reads_no_more_rows_than_it_takes_however_many_it_cannot_run(
     values = {"owner": "x", "queues": ["default"], "tasks": list(tasks), "leases": list(tasks.values()), "batch": BATCH}
     values |= {"after": "", "values": 200, "back": 0.0, "peek": BATCH, "anyway": False}
     lanes = Lanes(["default"], list(tasks))
-    lanes.found(("default", task, priority) for task in tasks for priority in (2, 1, 0))
-    values |= lanes.parameters(bounded=True)
+    lanes.found((Found("default", task, priority, True, None) for task in tasks for priority in (2, 1, 0)), 0.0)
+    values |= lanes.parameters(0.0, bounded=True)
     connection = hand.on("claim")
     with connection.transaction(force_rollback=True):
         explained = connection.execute(f"explain (analyze, format json, verbose) {text}".encode(), values).fetchall()

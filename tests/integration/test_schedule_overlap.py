@@ -210,9 +210,8 @@ def test_a_full_batch_is_followed_by_another_look_at_once(ground: Ground, monkey
     ground.at(hour(9))
     ground.materialise()
     for ready, due in ((3, True), (6, True), (7, False)):
-        with ground.link.use("look") as connection:
-            assert ground.gate.look(connection) == 0
-        assert (len(ground.dues()), ground.gate.due) == (ready, due)
+        assert ground.look() == 0
+        assert (len(ground.dues()), ground.gate.due()) == (ready, due)
 
 
 def test_what_the_database_refuses_of_one_schedule_does_not_stop_the_others(ground: Ground) -> None:
@@ -288,8 +287,7 @@ def test_no_schedule_minds_overlap_and_nothing_is_locked(ground: Ground) -> None
     declare(ground, "allow")
     ground.at(hour(9) + HOUR)
     ground.materialise()
-    with ground.link.use("look") as connection:
-        assert ground.gate.look(connection) is None
+    assert ground.look() is None
     assert len(ground.hand.claim()) == 2
 
 

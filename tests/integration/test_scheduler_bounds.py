@@ -9,9 +9,9 @@ import pytest
 from support.jobs import Hand, Tables, Working, ended, installed_beside
 from support.waiting import eventually
 
-from scheduler import Job, Scheduler
+from scheduler import Job, Scheduler, _postgres
 from scheduler._connect import Connection
-from scheduler._lanes import KEPT, PRIORITIES, Lanes
+from scheduler._lanes import KEPT, PRIORITIES, Found, Lanes
 from scheduler._store import Claimed
 from scheduler.console.embedded import Postgres
 
@@ -132,7 +132,7 @@ def test_a_claim_reads_no_entry_of_what_was_claimed_before_while_an_old_snapshot
                     "batch": 1,
                     "back": 0.0,
                     "anyway": False,
-                    **lanes.single(bounded=bounded),
+                    **lanes.single(0.0, bounded=bounded),
                 }
                 text = f"explain (analyze, buffers, format json) {statements['claim_lane']}".encode()
                 with hand.on("rescue").transaction(force_rollback=True):
@@ -162,24 +162,73 @@ def test_a_worker_finds_a_late_commit_and_a_new_priority_within_seconds(app: Sch
 
 def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_by_a_claim() -> None:
     lanes = Lanes(["q"], ["a", "b"])
-    lanes.found([("q", "a", 5), ("q", "a", 0)])
+    lanes.found([Found("q", "a", 5, True, None), Found("q", "a", 0, True, None)], 0.0)
 
     def claimed(task: str, priority: int, minute: int, number: int) -> Claimed:
         due = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
         return Claimed(number, 1, "l", task, "q", "null", priority, due, 1, 1, 0, None, None, None, 0.0)
 
-    assert lanes.single(bounded=True) is None, "there are several"
+    assert lanes.single(0.0, bounded=True) is None, "there are several"
     lanes.claimed([claimed("a", 0, 4, 9), claimed("a", 0, 5, 7), claimed("b", 1, 1, 1)], swept_all=False)
     lanes.claimed([claimed("a", 0, 3, 9)], swept_all=False)
-    bounds = lanes.parameters(bounded=True)
+    bounds = lanes.parameters(0.0, bounded=True)
     assert list(zip(bounds["lane_tasks"], bounds["lane_priorities"], bounds["lane_ids"], strict=True)) == [
         ("a", 0, 7),
         ("b", 0, None),
         ("a", 5, None),
     ]
-    assert set(lanes.parameters(bounded=False)["lane_ids"]) == {None}
+    assert set(lanes.parameters(0.0, bounded=False)["lane_ids"]) == {None}
     lanes.claimed([claimed("a", 0, 2, 3)], swept_all=True)
-    assert lanes.parameters(bounded=True)["lane_ids"][0] == 3
+    assert lanes.parameters(0.0, bounded=True)["lane_ids"][0] == 3
+
+
+def test_a_priority_of_which_nothing_was_claimed_is_left_out_until_something_of_it_is_due() -> None:
+    lanes = Lanes(["q"], ["a"])
+
+    def read(now: float) -> list[int]:
+        values = lanes.parameters(now, bounded=True)["lane_priorities"]
+        single = lanes.single(now, bounded=True)
+        assert (single is not None) == (len(values) == 1)
+        assert single is None or single["priority"] == values[0]
+        return sorted(values)
+
+    def found(priority: int, due: bool, next_in: float | None) -> Found:
+        return Found("q", "a", priority, due, next_in)
+
+    lanes.found([found(7, False, 30.0), found(5, True, 30.0), found(3, False, None), found(0, False, 30.0)], 100.0)
+    assert read(100.0) == [0, 3, 5], "one that is due, one whose queue is full, and 0, which is always read"
+    assert read(130.0) == [0, 3, 5, 7], "it is known when the first of it is due"
+    lanes.found([found(7, True, None)], 101.0)
+    assert read(101.0) == [0, 3, 5, 7]
+    lanes.found([found(7, False, 30.0)], 102.0)
+    assert read(102.0) == [0, 3, 5], "nothing of it was claimed yet"
+    job = Claimed(1, 1, "l", "a", "q", "null", 7, datetime(2026, 1, 1, tzinfo=UTC), 1, 1, 0, None, None, None)
+    lanes.claimed([job], swept_all=False)
+    lanes.found([found(7, False, 30.0)], 103.0)
+    assert read(103.0) == [0, 3, 5, 7], "where there was one there may be another at any time"
+
+
+def test_jobs_for_later_of_other_priorities_leave_a_worker_its_quick_claim_and_are_claimed_when_they_are_due(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_postgres, "lease_clock", lambda: now[0])
+    hand = Hand(tables.dsn, {"work": LEASE}, schema=tables.schema)
+    quick: list[str] = []
+    answer = hand._claim._of_one_lane
+    monkeypatch.setattr(
+        hand._claim, "_of_one_lane", lambda *args: (quick.append("lane"), answer(*args))[1]
+    )  # what it answers is the claim's own
+    for priority in (-1, 1):
+        app.enqueue("work", f"later {priority}", priority=priority, due_at=datetime.now(UTC) + timedelta(hours=1))
+    app.enqueue_many("work", range(4))
+    assert [job.args for sweep in (True, False) for job in hand.claim(2, sweep=sweep)] == [0, 1, 2, 3]
+    assert quick == ["lane", "lane"]
+    tables.move_clock(3601)
+    assert hand.claim(sweep=False) == [], "no sweep has told yet, and by what was told it is not due"
+    now[0] += 3601
+    assert [job.args for job in hand.claim(sweep=False, back=7200.0)] == ["later 1", "later -1"]
+    hand.close()
 
 
 def test_priorities_that_come_and_go_are_forgotten_and_those_that_wait_are_not() -> None:
@@ -187,13 +236,14 @@ def test_priorities_that_come_and_go_are_forgotten_and_those_that_wait_are_not()
     lanes = Lanes(["q"], ["a", "b"])
 
     def known(task: str) -> set[int]:
-        values = lanes.parameters(bounded=True)
+        values = lanes.parameters(0.0, bounded=True)
         return {one for name, one in zip(values["lane_tasks"], values["lane_priorities"], strict=True) if name == task}
 
     waiting = list(range(2 * PRIORITIES + 10, 0, -1))  # of which a look finds a part
     for round_ in range(1000):
         below = lanes.search()["belows"][1]
-        lanes.found([("q", "a", -round_), *(("q", "b", one) for one in waiting if one < below)][: PRIORITIES + 1])
+        seen = [("a", -round_), *(("b", one) for one in waiting if one < below)][: PRIORITIES + 1]
+        lanes.found([Found("q", task, priority, True, None) for task, priority in seen], 0.0)
         if round_ >= 3:
             assert known("b") == {0, *waiting}
     assert len(known("a")) <= KEPT + 1
@@ -225,7 +275,7 @@ class Explaining:
         self._connection = connection
         self.pages = 0
 
-    def execute(self, text: str, values: dict[str, Any]) -> Any:
+    def execute(self, text: str, values: dict[str, Any] | None = None) -> Any:
         if "update" in text:
             with self._connection.transaction(force_rollback=True):
                 explain = f"explain (analyze, buffers, format json) {text}"

@@ -10,7 +10,8 @@ import pytest
 from support.jobs import Hand, Tables, completed, installed_beside
 
 from scheduler import Scheduler
-from scheduler._postgres import REFUSALS
+from scheduler._connect import Connection
+from scheduler._postgres import CROWD, REFUSALS
 from scheduler._sql import TURNS
 from scheduler.console.embedded import Postgres
 from scheduler.errors import NotMigratedError
@@ -153,7 +154,45 @@ def test_where_others_have_all_the_turns_a_claim_takes_nothing_looks_again_and_d
         for _ in range(REFUSALS):
             assert hand.claim(1, guarded=general, sweep=general) == []
             assert hand.looks_again
+            assert hand._claim.crowded
         assert len(hand.claim(1, guarded=general, sweep=general)) == 1, "something else must hold them"
     assert len(hand.claim(guarded=general, sweep=general)) == 1
     assert not hand.looks_again
     assert tables.states() == {"leased": 6}
+
+
+class Counting:
+    """Stands before a connection, and notes the first words of what is asked."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.asked: list[str] = []
+
+    def execute(self, text: str, *values: Any, **options: Any) -> Any:
+        self.asked.append("claim" if "update" in text else "upcoming" if "upcoming" in text else text.strip()[:13])
+        return self._connection.execute(text.encode(), *values, **options)
+
+
+def test_in_a_crowd_a_worker_asks_for_a_turn_alone_until_it_has_one(app: Scheduler, make: Callable[..., Hand]) -> None:
+    app.enqueue_many("work", range(6 + CROWD))
+    hand, beside = make(), [make(owner=f"beside {number}") for number in range(TURNS)]
+    counting = Counting(hand.on("claim"))
+
+    def claim(**options: Any) -> list[str]:
+        counting.asked.clear()
+        hand._claim(counting, 1, **{"guarded": False, "sweep": False, **options})  # type: ignore[arg-type]
+        return [asked.strip() for asked in counting.asked]
+
+    assert claim() == ["claim"]
+    with ExitStack() as claiming:
+        for one in beside:
+            claiming.enter_context(one.on("claim").transaction())
+            plain(one, 1)
+        assert len(claim()) == 2, "the claim, and the question why it found nothing"
+        (alone,) = claim()
+        assert alone.startswith("select (pg_")
+        assert claim(sweep=True, guarded=True) == [alone], "a sweep is worth nothing without one"
+    for _ in range(CROWD):
+        assert claim() == [alone, "claim"]
+    assert not hand._claim.crowded
+    assert claim() == ["claim"], "the crowd is gone"

@@ -223,9 +223,8 @@ def test_a_gate_that_meets_another_says_so_and_looks_again_soon(ground: Ground, 
     ground.materialise()
     other = Gate(ground.statements, "other", 0.5)
     with person.connection.transaction():
-        assert other.look(person.connection) == 0
-        with ground.link.use("look") as connection:
-            assert ground.gate.look(connection) == BUSY
+        assert ground.look(other, person.connection) == 0
+        assert ground.look() == BUSY
     ground.decide()
     assert ground.dues() == [hour(9)]
 
@@ -250,7 +249,7 @@ def test_gates_and_claims_side_by_side_never_let_two_of_a_schedule_live(
             gate = Gate(ground.statements, f"gate {number}", 0.5)
             door.wait(60)
             for _ in range(60):
-                gate.look(connection)
+                ground.look(gate, connection)
                 with lock:
                     jobs = ground.hand.claim(3)
                     ran.extend((job.schedule, job.due_at) for job in jobs)
@@ -277,8 +276,8 @@ def test_a_job_that_ends_while_it_is_to_be_cancelled_stays_as_it_ended(ground: G
     ground.materialise()
     with ground.hand.on("settle").transaction():
         ground.hand.complete(first)
-        assert ground.gate.look(person.connection) == BUSY
-    assert ground.gate.look(person.connection) == 0
+        assert ground.look(connection=person.connection) == BUSY
+    assert ground.look() == 0
     assert ground.tables.job(first.id)["status"] == "completed"
     assert ground.hand.claim_one().due_at == hour(10)
 
@@ -296,7 +295,7 @@ def test_a_gate_that_cancels_waits_for_no_settlement_and_none_waits_in_a_circle(
     ground.materialise()
     with ground.hand.on("settle").transaction():
         ground.hand.complete(jobs["b"])
-        assert pool.submit(ground.gate.look, person.connection).result(60) == 0
+        assert pool.submit(ground.look, connection=person.connection).result(60) == 0
         ground.hand.settle(*(ended(jobs[name], "ready", "retried", delay=0.0) for name in "ac"))
     states = {name: ground.tables.job(job.id)["status"] for name, job in jobs.items()}
     assert states == {"a": "cancelled", "b": "completed", "c": "cancelled"}

@@ -334,7 +334,8 @@ def one_in_the_middle(tables: Tables, hand: Hand, pool: ThreadPoolExecutor) -> I
     hand.on("claim").execute("set application_name = 'slow'", prepare=False)
     with psycopg.connect(tables.dsn) as gate:
         gate.execute("select pg_advisory_xact_lock(7)")
-        claiming = pool.submit(hand.claim, sweep=False)  # a sweep would stand in the look before the claim
+        hand._claim.waiting = True  # or it would stand in the look before the claim, as a sweep would
+        claiming = pool.submit(hand.claim, sweep=False)
         eventually(
             lambda: tables.rows(
                 "select pid from pg_stat_activity where application_name = 'slow' and wait_event_type = 'Lock'"

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scheduler import Job, Retry, Scheduler
-from scheduler._connect import Database, Link
+from scheduler._connect import Connection, Database, Link
 from scheduler._gate import Gate
 from scheduler._materialiser import Materialiser
-from scheduler._sql import Statements
+from scheduler._sql import Run, Statements
+from scheduler._store import Outlook
 from support.jobs import Hand, Tables, installed_beside
 
 START = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # a Monday
@@ -49,11 +50,17 @@ class Ground:
         while self.materialiser.run_once() == 0:
             pass
 
+    def look(self, gate: Gate | None = None, connection: Connection | None = None) -> float | None:
+        """One look of the gate, as a claimer lets it look."""
+        with self.link.use("decide") as own:
+            ask = Run(connection or own, self.statements)
+            _, *outlook = ask("outlook", queues=[], tasks=[])[0]
+            return (gate or self.gate).look(ask.connection, Outlook(*outlook))
+
     def decide(self) -> None:
         """Everything that the gate can decide now."""
-        with self.link.use("decide") as connection:
-            while self.gate.look(connection) == 0:
-                pass
+        while self.look() == 0:
+            pass
 
     def step(self, moment: datetime) -> None:
         """What a worker does at this moment but for running jobs."""
