@@ -11,31 +11,10 @@ from typing import Any
 import pytest
 from aiosmtpd.handlers import Sink
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
+from support.certificates import CERTIFICATE, KEY
 
 from adapters.email import Outgoing, SmtpTransport, TransportUnavailable
-
-# A certificate that signed itself, for localhost and 127.0.0.1, made for this file and of no use elsewhere.
-CERTIFICATE = """\
------BEGIN CERTIFICATE-----
-MIIBuzCCAWGgAwIBAgIUZfnhKZyL63J6RiI6G7K+lqQ6A4MwCgYIKoZIzj0EAwIw
-JDEiMCAGA1UEAwwZdGVzdCBzZXJ2ZXIgb2YgdGhlIG91dGJveDAgFw0yNjExMjkx
-NzQ4NDhaGA8yMTI2MTEwNTE3NDg0OFowJDEiMCAGA1UEAwwZdGVzdCBzZXJ2ZXIg
-b2YgdGhlIG91dGJveDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABIgpDrJnhBWj
-U8TCyXSFlBxaBZxk4iaE3W9A6g+fmWp79UJD00gzAQDzMM6k9VIH5UrTq3k0fHmG
-HcDpHf5k7OujbzBtMB0GA1UdDgQWBBSaduK4J9ByCsu6VDvhIcnsj3YppDAfBgNV
-HSMEGDAWgBSaduK4J9ByCsu6VDvhIcnsj3YppDAaBgNVHREEEzARgglsb2NhbGhv
-c3SHBH8AAAEwDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiBwXQ9w
-6acnLHzOVghGq3p91Z5pIH4HjqFSgOP5b2AazQIhAKTQDpHVJ/gUPk2lP2bxWLff
-G4KiREIdIOpN31k2CfO4
------END CERTIFICATE-----
-"""
-KEY = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgZTl34qCEHZDkgkFM
-9d3b9svL7tlqd8GrZnrKa2AhE7uhRANCAASIKQ6yZ4QVo1PEwsl0hZQcWgWcZOIm
-hN1vQOoPn5lqe/VCQ9NIMwEA8zDOpPVSB+VK06t5NHx5hh3A6R3+ZOzr
------END PRIVATE KEY-----
-"""
+from adapters.email.testing._sink import _serve
 
 MAIL = Outgoing("a@example.org", ("b@example.org",), b"Subject: x\r\n\r\nHello.\r\n")
 
@@ -64,15 +43,13 @@ def server(pair: Path, *, tls: bool, **options: Any) -> Iterator[int]:
             lambda: SMTP(Sink(), hostname="localhost", loop=loop, **starttls, **options), "127.0.0.1", 0, ssl=implicit
         )
     )
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread = threading.Thread(target=_serve, args=(loop, made), daemon=True)
     thread.start()
     try:
         yield made.sockets[0].getsockname()[1]
     finally:
-        loop.call_soon_threadsafe(made.close)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.close()
 
 
 def fate(transport: SmtpTransport) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.processes import processes_in
-from support.servers import unavailable
+from support.servers import debian_postgres
 from support.waiting import eventually
 
 from scheduler.console.embedded import Postgres, ServerNotInstalledError, ServerUnavailableError
@@ -327,11 +327,9 @@ def test_a_synchronous_standby_is_waited_for(pg_server: PgServer) -> None:
 
 def test_another_installations_programs_can_be_used() -> None:
     """The second leg: Debian's PostgreSQL, with its files in places of their own."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        unavailable("no PostgreSQL in /usr/lib/postgresql: apt-get install postgresql")
-    with Postgres(bindir=found[-1].parent) as server:
-        assert server.version.split(".")[0] == found[-1].parent.parent.name
+    bindir = debian_postgres()
+    with Postgres(bindir=bindir) as server:
+        assert server.version.split(".")[0] == bindir.parent.name
         server.kill()
         server.start_again()
         with server.standby() as standby:

@@ -6,13 +6,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from support.certificates import CERTIFICATE, KEY
 from support.jobs import Hand, Tables, Working, installed, installed_beside
 from support.pgbouncer import pgbouncer
+from support.servers import debian_postgres
 from support.waiting import eventually
 
 from fencing import Finding
@@ -22,7 +25,7 @@ from scheduler._doctor import diagnose
 from scheduler._grants import grants
 from scheduler._sql import Statements
 from scheduler.console.embedded import Postgres
-from scheduler.errors import ValueRefusedError
+from scheduler.errors import DatabaseUnavailableError, ValueRefusedError
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +297,46 @@ def test_tls_options_go_through_the_address() -> None:
     text = Database("postgresql://me@host/db?sslmode=verify-full&sslrootcert=/etc/ca.pem&sslcert=c&sslkey=k").conninfo
     for part in ("sslmode=verify-full", "sslrootcert=/etc/ca.pem", "sslcert=c", "sslkey=k", "tcp_user_timeout="):
         assert part in text
+
+
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[Postgres]:
+    """A server that speaks TLS. The wheel's does not."""
+    with Postgres(bindir=debian_postgres()) as server:
+        for name, text in (("server.crt", CERTIFICATE), ("server.key", KEY)):
+            path = server.data / name
+            path.write_text(text)
+            path.chmod(0o600)
+            server._place.give(path)
+        with server.connect() as connection:
+            connection.execute("alter system set ssl = on")
+        yield server.restart()
+
+
+def test_every_session_of_a_worker_is_encrypted_and_the_server_is_who_it_says(
+    encrypted: Postgres, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    authority.write_text(CERTIFICATE)
+    where = f"{encrypted.dsn('postgres')}?sslmode=verify-full&hostaddr=127.0.0.1&sslrootcert={authority}"
+    ours = where.replace("@127.0.0.1:", "@localhost:")
+    seen: dict[str, bool] = {}
+    with installed(ours) as (app, tables):
+
+        @app.task("look")
+        def look(job: Job) -> None:
+            rows = tables.rows(
+                "select application_name, ssl from pg_stat_ssl join pg_stat_activity using (pid)"
+                " where application_name like 'fencing %%'"
+            )
+            seen.update({row["application_name"]: row["ssl"] for row in rows})
+
+        app.enqueue("look")
+        app.run_until_idle()
+        assert {"fencing app", "fencing claim"} <= set(seen)
+        assert set(seen.values()) == {True}
+    with pytest.raises(DatabaseUnavailableError, match="certificate"):
+        Scheduler(where.replace("@127.0.0.1:", "@elsewhere:")).migrate()
 
 
 @pytest.mark.parametrize(("days", "severity"), [(299, "ok"), (301, "warning")])

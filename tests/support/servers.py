@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -20,6 +21,14 @@ def unavailable(reason: str) -> NoReturn:
     if IN_CI:
         pytest.fail(f"a server is missing, and CI must not skip: {reason}", pytrace=False)
     pytest.skip(f"SERVER MISSING, NOT TESTED: {reason}")
+
+
+def debian_postgres() -> Path:
+    """The programs of Debian's PostgreSQL, the newest that is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        unavailable("no PostgreSQL in /usr/lib/postgresql: apt-get install postgresql")
+    return found[-1].parent
 
 
 @contextlib.contextmanager
