@@ -44,13 +44,13 @@ class Claim:
         self._single = statements["claim_lane"]
         self._lanes = Lanes(queues, list(leases))
         self._leases = leases
-        self._fixed = {
-            "owner": owner,
-            "tasks": list(leases),
-            "leases": [float(seconds) for seconds in leases.values()],
-        }
+        self._owner = owner
+        # The lease of each task; the one of all of them, where it is the same, saves looking it up for each job.
+        each = [float(seconds) for seconds in leases.values()]
+        self._each = {"tasks": list(leases), "leases": each, "lease": each[0] if len(set(each)) == 1 else None}
         self._pairs = {"queues": list(queues), "tasks": list(leases)}
         self._after = ""
+        self._due = False
         # Where others have locked what is first, a claim looks further, up to so many batches.
         self._wider = 1
         self.waiting = False
@@ -80,7 +80,8 @@ class Claim:
         self._lanes.found(found, here)
         self._waits(len(found) < len(rows))
         self.next_at = min([here + row[-1] for row in rows if row[-1] is not None], default=float("inf"))
-        return self.waiting or any(one.due for one in found) or not whole
+        self._due = any(one.due for one in found)
+        return self.waiting or self._due or not whole
 
     def look(self, connection: Connection) -> Outlook:
         """Ask what there is beside jobs that a claim would find; it is kept in :attr:`outlook`, too."""
@@ -120,7 +121,11 @@ class Claim:
         passed over; with it, it is looked first whether there are any. Without ``sweep``, it begins where the last
         claim ended, or ``back`` seconds before now.
         """
-        if (sweep or self.crowded) and not self._anyway and not self._has_turn(connection):
+        # Whether to claim without a turn: none was free for so long that something else must hold them.
+        anyway = self.refused >= REFUSALS
+        if anyway:
+            self._turn(True)
+        elif (sweep or self.crowded) and not self._has_turn(connection):
             self.again = True
             return []
         if sweep:
@@ -131,26 +136,26 @@ class Claim:
         elif guarded and not self.waiting:
             self.look(connection)
         guarded = guarded and self.waiting
+        parameters = {"batch": batch, "back": back, "anyway": anyway, "owner": self._owner}
         now = lease_clock()
         lane = None if guarded else self._lanes.single(now, bounded=not sweep)
         if lane is not None:
-            return self._of_one_lane(connection, {**lane, "batch": batch, "back": back}, sweep)
-        parameters = {**self._fixed, "batch": batch, "peek": batch * self._wider, "back": back, "anyway": self._anyway}
-        parameters |= self._lanes.parameters(now, bounded=not sweep)
-        text = self._plain
-        if guarded:
-            text = self._guarded
-            parameters |= {"queues": self._pairs["queues"], "values": self.VALUES, "after": self._after}
+            parameters |= {**lane, "lease": float(self._leases[lane["task"]])}
+            return self._plainly(connection, self._single, parameters, sweep)
+        parameters |= {**self._each, "peek": batch * self._wider, **self._lanes.parameters(now, bounded=not sweep)}
+        if not guarded:
+            return self._plainly(connection, self._plain, parameters, sweep)
+        parameters |= {"queues": self._pairs["queues"], "values": self.VALUES, "after": self._after}
         for _ in range(3):
-            rows = connection.execute(text, parameters).fetchall()
+            rows = connection.execute(self._guarded, parameters).fetchall()
             if not rows:
                 raise _not_installed()
             current, free, met_others, contended, waiting, last = rows[0][:6]
             if current:
                 self._turn(free)
-                self._wider = min(self._wider * 2, 16) if met_others else 1
+                self._meets(met_others)
                 self.again = met_others or contended or last is not None or not free
-                if guarded and free:
+                if free:
                     self.waiting, self._after = waiting, last or ""
                 jobs = [Claimed._make(row[6:]) for row in rows if row[6] is not None]
                 self._lanes.claimed(jobs, swept_all=sweep and len(jobs) == batch)
@@ -162,11 +167,6 @@ class Claim:
     def crowded(self) -> bool:
         """Whether there are so many other workers that one of the last claims came to nothing for want of a turn."""
         return self._alone < CROWD
-
-    @property
-    def _anyway(self) -> bool:
-        """Whether to claim without a turn: none was free for so long that something else must hold them."""
-        return self.refused >= REFUSALS
 
     def _turn(self, free: bool) -> None:
         if free:
@@ -185,26 +185,37 @@ class Claim:
             self._turn(False)
         return bool(free)
 
-    def _of_one_lane(self, connection: Connection, parameters: dict[str, Any], sweep: bool) -> list[Claimed]:
-        parameters |= {
-            "owner": self._fixed["owner"],
-            "lease": float(self._leases[parameters["task"]]),
-            "anyway": self._anyway,
-        }
-        self.again = False
+    def _meets(self, others: bool) -> None:
+        self._wider = min(self._wider * 2, 16) if others else 1
+
+    def _plainly(self, connection: Connection, text: str, parameters: dict[str, Any], sweep: bool) -> list[Claimed]:
+        """Claim nothing that needs the guarded claim."""
+        several = text is self._plain
         for _ in range(3):
-            rows = connection.execute(self._single, parameters, binary=True).fetchall()
+            rows = connection.execute(text, parameters, binary=True).fetchall()
             if rows:
+                self._turn(True)
+                self.again = False
+                if several:
+                    seen = rows[0][-1]
+                    rows = [row[:-1] for row in rows]
+                    self.again = seen is not None and seen > len(rows)
+                    self._meets(self.again)
                 jobs = list(map(Claimed._make, rows))
                 jobs.sort(key=_BY_TOKEN)
                 # Of one lane the last has come farthest.
-                self._lanes.claimed(jobs[-1:], swept_all=sweep and len(jobs) == parameters["batch"])
-                self._turn(True)
+                self._lanes.claimed(
+                    jobs if several else jobs[-1:], swept_all=sweep and len(jobs) == parameters["batch"]
+                )
                 return jobs
             outlook = self._asked(connection)
             if outlook is not None:
-                self._turn(outlook.free)
-                self.again = not outlook.free
+                free = outlook.free or parameters["anyway"]
+                self._turn(free)
+                # What was due a moment ago others are claiming, perhaps all of a lane, while another one has more.
+                met_others = several and sweep and self._due and not self.waiting
+                self._meets(met_others)
+                self.again = not free or met_others
                 return []
         raise _restless()
 

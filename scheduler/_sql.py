@@ -69,12 +69,14 @@ class Statements:
     def claim(self, *, guarded: bool) -> str:
         """Return the claim: with exclusive jobs and limited queues (``guarded``), or without."""
         arm = self.fill(read("sql", "claim_arm.sql"))
-        parts = {"guarded": "", "arms": arm, "guarded_says": "false as contended, true as waiting, null::text as last"}
+        seen = ", (select sum(most) from quota)::bigint as seen"
+        parts = {"guarded": "", "arms": arm, "claimed": "", "says": seen}
         if guarded:
             parts = {
                 "guarded": self.fill(read("sql", "claim_guarded.sql")),
                 "arms": f"{arm}\nunion all\nselect id, priority, due_at from guarded",
-                "guarded_says": read("sql", "claim_guarded_says.sql"),
+                "claimed": ", claimed as (",
+                "says": read("sql", "claim_guarded_says.sql"),
             }
         return self.fill(read("sql", "claim.sql"), parts)
 

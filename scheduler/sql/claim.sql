@@ -1,9 +1,11 @@
 -- claim: lease up to %(batch)s due jobs, in order of priority, due time and id, each with a new token. Two forms (see Statements.claim): the
 -- plain one passes over exclusive jobs and queues with a limit, at no cost; the guarded one takes them too (see claim_guarded.sql). Where a worker
 -- has a single lane, claim_lane.sql stands for the plain one.
--- Rows: always at least one, with whether the issuer's identity is the live one, and what the guarded form has to say. A row whose
---   id is null means: nothing due (or everything due is being claimed by others). No row at all: the issuer was never installed.
--- Locks: a turn, one of a few advisory locks, unless %(anyway)s: without one it takes nothing and says so (free). The picked rows of job, for the length of this statement; rows locked by others are skipped, never waited for.
+-- Rows: of the plain form the claimed jobs, in no order, each with the issuer's name and how many due jobs were seen where there are several lanes:
+--   more than were claimed means that others are claiming, too. None: nothing is due, or others are claiming it, or so many that it was not this
+--   one's turn, or the issuer's identity is not the live one or it was never installed (ask outlook.sql). The guarded form: claim_guarded_says.sql.
+-- Locks: a turn, one of a few advisory locks, unless %(anyway)s: without one it takes nothing. The picked rows of job, for the length of this
+--   statement; rows locked by others are skipped, never waited for.
 -- Index: job_ready, one range per queue, task and priority (see claim_arm.sql); then job_pkey.
 -- An array, not a join, drives the update: it is an index condition on the primary key whatever the statistics say. A join turned around
 -- where they said that the table is empty.
@@ -56,22 +58,18 @@ picked as materialized (
         ) numbered
         order by id
     ) sorted
-),
-claimed as (
-    update {schema}.job j
-    set status = 'leased',
-        attempt = j.attempt + 1,
-        owner = %(owner)s,
-        token = (select tokens from picked)[width_bucket(j.id, (select ids from picked))],
-        lineage = (select lineage from live),
-        claimed_at = (select now from instant),
-        lease_until = (select now from instant)
-            + make_interval(secs => (%(leases)s::float8[])[array_position(%(tasks)s::text[], j.task)])
-    where j.id = any((select ids from picked)::bigint[])
-    returning j.id, j.token, j.lineage, j.task, j.queue, j.args::text, j.priority, j.due_at, j.attempt, j.max_attempts,
-        j.yields, j.key, j.schedule, j.nominal, date_part('epoch', j.claimed_at - j.due_at) as lag, j.trace, j.created_at, (select name from live) as issuer
 )
-select l.ok, l.free, coalesce((select sum(most) from quota) > cardinality((select ids from picked)), false) as met_others,
-    {guarded_says}, c.*
-from live l left join claimed c on true
-order by c.token
+{claimed}
+update {schema}.job j
+set status = 'leased',
+    attempt = j.attempt + 1,
+    owner = %(owner)s,
+    token = (select tokens from picked)[width_bucket(j.id, (select ids from picked))],
+    lineage = (select lineage from live),
+    claimed_at = (select now from instant),
+    lease_until = (select now from instant)
+        + make_interval(secs => coalesce(%(lease)s::float8, (%(leases)s::float8[])[array_position(%(tasks)s::text[], j.task)]))
+where j.id = any((select ids from picked)::bigint[])
+returning j.id, j.token, j.lineage, j.task, j.queue, j.args::text, j.priority, j.due_at, j.attempt, j.max_attempts,
+    j.yields, j.key, j.schedule, j.nominal, date_part('epoch', j.claimed_at - j.due_at) as lag, j.trace, j.created_at, (select name from live) as issuer
+{says}

@@ -221,7 +221,7 @@ def test_a_claim_reads_no_more_rows_than_it_takes_however_many_it_cannot_run(
     hand = Hand(full.dsn, tasks)
     text = hand.statements.claim(guarded=guarded)
     values = {"owner": "x", "queues": ["default"], "tasks": list(tasks), "leases": list(tasks.values()), "batch": BATCH}
-    values |= {"after": "", "values": 200, "back": 0.0, "peek": BATCH, "anyway": False}
+    values |= {"after": "", "values": 200, "back": 0.0, "peek": BATCH, "anyway": False, "lease": None}
     lanes = Lanes(["default"], list(tasks))
     lanes.found((Found("default", task, priority, True, None) for task in tasks for priority in (2, 1, 0)), 0.0)
     values |= lanes.parameters(0.0, bounded=True)

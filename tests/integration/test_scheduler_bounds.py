@@ -113,6 +113,23 @@ def test_a_claim_locks_no_more_than_it_takes_however_many_lanes_have_something(a
     beside.close()
 
 
+@pytest.mark.parametrize("sweep", [True, False], ids=["sweep", "no sweep"])
+def test_a_claim_of_several_tasks_that_got_nothing_looks_again_where_others_are_claiming_what_it_saw(
+    app: Scheduler, tables: Tables, sweep: bool
+) -> None:
+    """They may hold all that it saw of one lane, while another lane has more."""
+    app.enqueue_many("work", range(3), priority=1)
+    hand, beside = (Hand(tables.dsn, {"work": LEASE, "other": LEASE}, schema=tables.schema) for _ in range(2))
+    with hand.on("claim").transaction():
+        assert len(hand.claim(guarded=False)) == 3
+        assert beside.claim(guarded=False, sweep=sweep) == []
+        assert beside.looks_again == sweep, "or the sweep that follows finds it out"
+    assert beside.claim(guarded=False, sweep=sweep) == []
+    assert not beside.looks_again
+    hand.close()
+    beside.close()
+
+
 def test_a_claim_reads_no_entry_of_what_was_claimed_before_while_an_old_snapshot_is_held(
     app: Scheduler, tables: Tables, hand: Hand
 ) -> None:
@@ -215,9 +232,14 @@ def test_jobs_for_later_of_other_priorities_leave_a_worker_its_quick_claim_and_a
     monkeypatch.setattr(_postgres, "lease_clock", lambda: now[0])
     hand = Hand(tables.dsn, {"work": LEASE}, schema=tables.schema)
     quick: list[str] = []
-    answer = hand._claim._of_one_lane
+    answer = hand._claim._plainly
     monkeypatch.setattr(
-        hand._claim, "_of_one_lane", lambda *args: (quick.append("lane"), answer(*args))[1]
+        hand._claim,
+        "_plainly",
+        lambda connection, text, *rest: (
+            quick.append("lane" if text is hand._claim._single else "general"),
+            answer(connection, text, *rest),
+        )[1],
     )  # what it answers is the claim's own
     for priority in (-1, 1):
         app.enqueue("work", f"later {priority}", priority=priority, due_at=datetime.now(UTC) + timedelta(hours=1))
@@ -228,6 +250,7 @@ def test_jobs_for_later_of_other_priorities_leave_a_worker_its_quick_claim_and_a
     assert hand.claim(sweep=False) == [], "no sweep has told yet, and by what was told it is not due"
     now[0] += 3601
     assert [job.args for job in hand.claim(sweep=False, back=7200.0)] == ["later 1", "later -1"]
+    assert quick == ["lane"] * 3 + ["general"]
     hand.close()
 
 

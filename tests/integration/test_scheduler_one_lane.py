@@ -161,6 +161,23 @@ def test_where_others_have_all_the_turns_a_claim_takes_nothing_looks_again_and_d
     assert tables.states() == {"leased": 6}
 
 
+@pytest.mark.parametrize("sweep", [False, True])
+def test_where_something_else_has_all_the_turns_a_worker_finds_out_that_there_is_nothing_to_do(
+    app: Scheduler, make: Callable[..., Hand], sweep: bool
+) -> None:
+    hand = make()
+    with ExitStack() as held:
+        for number in range(TURNS):
+            other = make(owner=f"beside {number}").on("claim")
+            held.enter_context(other.transaction())
+            assert other.execute(hand.statements["turn"]).fetchone() == (True,)
+        for _ in range(REFUSALS):
+            assert hand.claim(guarded=sweep, sweep=sweep) == []
+            assert hand.looks_again
+        assert hand.claim(guarded=sweep, sweep=sweep) == []
+        assert (hand.looks_again, hand._claim.refused) == (False, 0)
+
+
 class Counting:
     """Stands before a connection, and notes the first words of what is asked."""
 
