@@ -26,9 +26,17 @@ def room(threads: int, waiting: int, running: int, per_second: float, batch: int
     return max(0, min(wanted, batch, MAX_BATCH))
 
 
-def yield_delay(yields: int, rng: random.Random | None = None) -> float:
-    """Return the seconds that a job stays away after it met another live holder for the ``yields``-th time (from 0)."""
-    ceiling = min(2.0, 0.05 * 2.0 ** min(yields, 16))
+LIVE_HOLDER = 2.0
+"""Seconds that a job stays away at most after it met another live holder of a resource."""
+
+STUCK_HOLDER = 30.0
+"""The same where it could not even look: a holder that was stopped in the middle of its transaction stays for long, and
+each try takes a thread for the guard's lock timeout."""
+
+
+def yield_delay(yields: int, rng: random.Random | None = None, most: float = LIVE_HOLDER) -> float:
+    """Return the seconds that a job stays away when it gives way for the ``yields``-th time (from 0)."""
+    ceiling = min(most, 0.05 * 2.0 ** min(yields, 16))
     return (rng or _RNG).uniform(ceiling / 2, ceiling)
 
 

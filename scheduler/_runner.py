@@ -13,7 +13,7 @@ from typing import Any
 from fencing import history, raise_fence, read_mark
 from fencing._lease import hold_alone, holding
 from fencing.errors import ContentionError, FenceRejected, StaleTokenError
-from scheduler._claim import yield_delay
+from scheduler._claim import STUCK_HOLDER, yield_delay
 from scheduler._held import Held, Work
 from scheduler._hooks import StartEvent
 from scheduler._job import Job
@@ -125,8 +125,17 @@ class Runner:
 
     def _attempt(self, held: Held, job: Job) -> Settlement:
         task, claimed = held.task, held.claimed
-        if task.fences is not None and not self._raise_fences(held, job):
-            return self._yielded(held, "another live holder has one of its resources")
+        if task.fences is not None:
+            try:
+                raised = self._raise_fences(held, job)
+            except ContentionError as exc:
+                if claimed.yields + 1 >= task.max_yields:
+                    raise
+                # Its handler has not begun: that somebody was stopped in the middle of a transaction costs no attempt.
+                why = f"its fences could not be raised: {exc}"
+                return self._back(held, "yielded", why, yield_delay(claimed.yields, most=STUCK_HOLDER))
+            if not raised:
+                return self._yielded(held, "another live holder has one of its resources")
         if task.is_async:
             returned = self._async.run(_with_lease(job, task.handler(job)))
         else:

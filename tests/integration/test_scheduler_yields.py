@@ -12,7 +12,7 @@ from support.jobs import Hand, Tables, Working, installed_beside
 from support.sql_doors import sync_url
 from support.waiting import eventually
 
-from adapters.sql import create_all
+from adapters.sql import SqlGuard, create_all
 from fencing import Token, fenced_write, raise_fence
 from fencing.errors import StaleTokenError
 from fencing.testing import AsyncMemoryGuard, MemoryGuard
@@ -139,6 +139,34 @@ def test_the_mark_of_a_holder_whose_lease_ran_out_stops_nobody(
     assert tables.job(number)["status"] == "completed"
     assert tables.job(job.id)["status"] == ("completed" if task == "work" else "leased")
     crashed.close()
+
+
+def test_a_holder_that_is_stopped_in_its_transaction_costs_the_next_job_no_attempt(
+    app: Scheduler, tables: Tables
+) -> None:
+    """Its lease is over, its row lock is not: five attempts would be over in half a minute, and the job dead, unrun."""
+    engine = sa.create_engine(sync_url(tables.dsn), poolclass=NullPool)
+    create_all(engine)
+    target = SqlGuard(lock_timeout=0.1).on(engine)
+    started: list[int] = []
+    app.task("work", retry=ONCE, fences=[(target, "account/2")])(lambda job: started.append(job.id))
+    app.task("impatient", retry=ONCE, max_yields=1, fences=[(target, "account/2")])(lambda job: started.append(job.id))
+    with app.lease("stopped", ttl=30) as lease:
+        token = lease.token
+    with engine.begin() as stopped:
+        with fenced_write(stopped, "account/2", token=token):
+            pass
+        number, other = app.enqueue("work").id, app.enqueue("impatient").id
+        app.run_until_idle()
+        assert (tables.states(), started) == ({"ready": 1, "dead": 1}, [])
+        assert "ContentionError" in tables.job(other)["error"]
+        assert set(tables.outcomes(number)) == {"yielded"}
+        assert tables.job(number)["error"].startswith("its fences could not be raised: ")
+    tables.rows("update {s}.job set due_at = {s}.clock() where status = 'ready'")
+    app.run_until_idle()
+    assert (tables.job(number)["status"], started) == ("completed", [number])
+    assert tables.job(number)["attempt"] == 1
+    engine.dispose()
 
 
 def test_a_named_lease_is_given_way_to_as_long_as_it_lives(app: Scheduler, tables: Tables, guard: MemoryGuard) -> None:
