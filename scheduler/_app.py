@@ -69,13 +69,21 @@ class Scheduler(EnqueueFace, ActFace, ScheduleFace, LookFace):
 
     ``dsn``: libpq text or URL, ``postgresql+psycopg://`` too; None means ``$FENCING_DSN`` at first use. ``schema``:
     where its tables are; two schedulers in one database use two. ``retention``: how long what is over is kept; the
-    workers prune it in small batches. Nothing connects before it is needed.
+    workers prune it in small batches. ``pooled``: whether a pooler is between that gives a session to others after each
+    transaction; None means that it is found out. Nothing connects before it is needed.
     """
 
-    def __init__(self, dsn: str | None = None, schema: str = "fencing", *, retention: Retention | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str | None = None,
+        schema: str = "fencing",
+        *,
+        retention: Retention | None = None,
+        pooled: bool | None = None,
+    ) -> None:
         if retention is not None and not isinstance(retention, Retention):
             raise TypeError(f"retention= takes a Retention, not {type(retention).__name__}")
-        self._database = Database(dsn)
+        self._database = Database(dsn, pooled)
         self._statements = Statements(schema)
         self._retention = retention or Retention()
         self._tasks: dict[str, Task] = {}

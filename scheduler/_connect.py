@@ -131,10 +131,15 @@ def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError
 class Database:
     """Where the scheduler's tables are, and how to get a connection there."""
 
-    def __init__(self, dsn: str | None) -> None:
+    def __init__(self, dsn: str | None, pooled: bool | None = None) -> None:
+        """``pooled``: whether a pooler is on the way there that gives a session to others after each transaction; None
+        means that it is found out at each connection."""
+        if not isinstance(pooled, bool | None):
+            raise TypeError(f"pooled= takes True, False or None, not {pooled!r}")
         self._dsn = dsn
-        self.pooled = False
-        """Whether a pooler was met on the way there."""
+        self._stated = pooled
+        self.pooled = bool(pooled)
+        """Whether a pooler is on the way there, as far as is known."""
         self._said = False
 
     @property
@@ -160,7 +165,7 @@ class Database:
             )
             try:
                 set_json_loads(json_value, connection)
-                if _pooled(connection):
+                if _pooled(connection) if self._stated is None else self._stated:
                     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                     self.pooled = True
                     self._say_pooled(role)

@@ -215,6 +215,22 @@ def test_under_the_timeouts_of_a_dba(database: str, role: str) -> None:
         assert shown == ["15s", "7s", "off"], "the shorter time stays; ours is 10 s"
 
 
+def test_a_pooler_that_is_stated_is_not_looked_for(database: str) -> None:
+    """One that passes the server's process id on looks like a direct connection, one in session mode is like one."""
+    with installed_beside(database) as (_, tables), pgbouncer(database) as address:
+        for where, pooled in ((database, True), (address, False)):
+            connection = Database(where, pooled).connect("claim")
+            assert (connection.prepare_threshold is None) == pooled
+            connection.close()
+        app = Scheduler(database, schema=tables.schema, pooled=True)
+        ran: list[Any] = []
+        declare(app, ran)
+        works(app, tables, ran)
+        app.close()
+    with pytest.raises(TypeError, match="pooled= takes True, False or None, not 'yes'"):
+        Scheduler(database, pooled="yes")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("pooled", [False, True])
 def test_however_a_role_writes_its_dates(database: str, role: str, pooled: bool) -> None:
     with installed_beside(database) as (_, tables), ExitStack() as stack:
