@@ -137,7 +137,7 @@ class Claimer:
                 # What that passed over is looked for before the worker rests. Not twice in a run through the exclusive
                 # values: the second would begin the next one, and the worker would never rest.
                 sweep = True
-                jobs = self._claim_some(connection, wanted, not guarded, True)
+                jobs = self._claim_some(connection, wanted, not guarded, True, ask=self._claim.outlook is None)
         if self._claim.refused:
             self._full = False
             # Whoever has the turns decides on overlap, too, and looks for what is exclusive.
@@ -164,9 +164,11 @@ class Claimer:
         """Begin the next claim at the front: something was put back there."""
         self._swept_at = float("-inf")
 
-    def _claim_some(self, connection: Connection, wanted: int, guarded: bool, sweep: bool) -> list[Claimed]:
-        began = lease_clock()
-        found = self._claim(connection, wanted, guarded=guarded, sweep=sweep, back=0.0 if self._full else LOOK_BACK)
+    def _claim_some(
+        self, connection: Connection, wanted: int, guarded: bool, sweep: bool, ask: bool = True
+    ) -> list[Claimed]:
+        began, back = lease_clock(), 0.0 if self._full else LOOK_BACK
+        found = self._claim(connection, wanted, guarded=guarded, sweep=sweep, back=back, ask=ask)
         if self._claim.refused:
             return found
         if guarded:

@@ -113,19 +113,26 @@ class Claim:
         connection.execute(self._statements["pass_on"], {"queues": self._pairs["queues"]})
 
     def __call__(
-        self, connection: Connection, batch: int, *, guarded: bool = True, sweep: bool = True, back: float = 0.0
+        self,
+        connection: Connection,
+        batch: int,
+        *,
+        guarded: bool = True,
+        sweep: bool = True,
+        back: float = 0.0,
+        ask: bool = True,
     ) -> list[Claimed]:
         """Return up to ``batch`` jobs, their tokens rising.
 
         The tokens are durable when this returns. Without ``guarded``, exclusive jobs and queues with a limit are
         passed over; with it, it is looked first whether there are any. Without ``sweep``, it begins where the last
-        claim ended, or ``back`` seconds before now.
+        claim ended, or ``back`` seconds before now. Without ``ask``, a turn was free a moment ago.
         """
         # Whether to claim without a turn: none was free for so long that something else must hold them.
         anyway = self.refused >= REFUSALS
         if anyway:
             self._turn(True)
-        elif (sweep or self.crowded) and not self._has_turn(connection):
+        elif ask and (sweep or self.crowded) and not self._has_turn(connection):
             self.again = True
             return []
         if sweep:
