@@ -1,7 +1,7 @@
 """The claim of a worker with one queue, one task and one priority: the same as the general one."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,10 +9,13 @@ import psycopg
 import pytest
 from support.jobs import Hand, Tables, completed, installed_beside
 
-from scheduler import Scheduler
-from scheduler._connect import Connection
-from scheduler._postgres import CROWD, REFUSALS
-from scheduler._sql import TURNS
+from scheduler import Scheduler, _claimer
+from scheduler._claimer import CONTENDED, NO_TURN, Claimer
+from scheduler._connect import Connection, Database, Link
+from scheduler._gate import Gate
+from scheduler._held import Work
+from scheduler._postgres import CROWD, REFUSALS, Claim
+from scheduler._sql import TURNS, Statements
 from scheduler.console.embedded import Postgres
 from scheduler.errors import NotMigratedError
 
@@ -213,3 +216,54 @@ def test_in_a_crowd_a_worker_asks_for_a_turn_alone_until_it_has_one(app: Schedul
         assert claim() == [alone, "claim"]
     assert not hand._claim.crowded
     assert claim() == ["claim"], "the crowd is gone"
+
+
+@pytest.fixture
+def claimer(app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> Iterator[Claimer]:
+    """Of a worker that claims one job at a time, and for which no time passes: a sweep is due once."""
+    monkeypatch.setattr(_claimer, "lease_clock", lambda: 0.0)
+    monkeypatch.setattr(_claimer, "LOOK_BACK", 3600.0)  # however slow the machine is
+    statements, link = Statements(tables.schema), Link(Database(tables.dsn), "claim")
+    claim = Claim(statements, "me", ["default"], {"work": 30.0})
+    gate = Gate(statements, "me", 3600.0)
+    yield Claimer(link, claim, Work(), {"work": app._tasks["work"]}, "me", 8, 1, 60.0, gate)
+    link.close()
+
+
+@contextmanager
+def without_a_turn(make: Callable[..., Hand]) -> Iterator[None]:
+    with ExitStack() as held:
+        for number in range(TURNS):
+            other = make(owner=f"beside {number}")
+            held.enter_context(other.on("claim").transaction())
+            other.on("claim").execute(other.statements["turn"])
+        yield
+
+
+def claimed(claimer: Claimer) -> list[Any]:
+    return [held.claimed.args for held in claimer._work.waiting]
+
+
+def test_a_sweep_that_had_no_turn_is_still_due(app: Scheduler, make: Callable[..., Hand], claimer: Claimer) -> None:
+    app.enqueue("work", "usual")
+    with without_a_turn(make):
+        wait = claimer.run_once()
+        assert wait is not None
+        assert 0 <= wait <= CONTENDED * NO_TURN
+    app.enqueue("work", "urgent", priority=7)  # a priority that nobody knows yet: a sweep finds it
+    claimer.run_once()
+    assert claimed(claimer) == ["urgent"]
+
+
+def test_a_worker_that_had_no_turn_looks_back_for_what_was_committed_late(
+    app: Scheduler, tables: Tables, make: Callable[..., Hand], claimer: Claimer
+) -> None:
+    with psycopg.connect(tables.dsn) as late:
+        app.enqueue("work", "late", connection=late)
+        app.enqueue_many("work", ["early", "last"])
+        claimer.run_once()
+        late.commit()
+    with without_a_turn(make):
+        claimer.run_once()
+    claimer.run_once()
+    assert claimed(claimer) == ["early", "late"], "as after any rest"
