@@ -98,17 +98,19 @@ class Lanes:
         """Take what a look for priorities found, which was answered at ``now``, the higher ones of a task first."""
         counts = dict.fromkeys(self._below, 0)
         lowest = dict(self._below)
+        later: dict[_Lane, float] = {}
         for queue, task, priority, due, next_in in priorities:
             lane = (queue, task, priority)
             bound = self._lanes.setdefault(lane, None)
             if priority and bound is None and not due and next_in is not None:
-                self._due[lane] = now + next_in
-            else:
-                self._due.pop(lane, None)
+                later[lane] = now + next_in
             self._alive[queue, task].add(priority)
             counts[queue, task] += 1
             lowest[queue, task] = priority
         through = {pair for pair, count in counts.items() if count < PRIORITIES}
+        # Where a look finds but a part, a sweep that leaves out what an earlier look told would see too little.
+        whole = {pair for pair in through if self._below[pair] == _ABOVE_ALL}
+        self._due = {lane: at for lane, at in later.items() if lane[:2] in whole}
         self._below = {pair: _ABOVE_ALL if pair in through else lowest[pair] for pair in self._below}
         if len(self._lanes) - len(self._below) > KEPT:
             self._lanes = {
@@ -116,7 +118,6 @@ class Lanes:
                 for (queue, task, priority), bound in self._lanes.items()
                 if not priority or (queue, task) not in through or priority in self._alive[queue, task]
             }
-            self._due = {lane: at for lane, at in self._due.items() if lane in self._lanes}
         for pair in through:
             self._alive[pair].clear()
 

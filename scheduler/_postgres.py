@@ -81,7 +81,8 @@ class Claim:
         self._waits(len(found) < len(rows))
         self.next_at = min([here + row[-1] for row in rows if row[-1] is not None], default=float("inf"))
         self._due = any(one.due for one in found)
-        return self.waiting or self._due or not whole
+        # Of a part of the priorities nothing may be due, while something of another one is.
+        return self.waiting or self._due or not (whole and self._lanes.at_top)
 
     def look(self, connection: Connection) -> Outlook:
         """Ask what there is beside jobs that a claim would find; it is kept in :attr:`outlook`, too."""

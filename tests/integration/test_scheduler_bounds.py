@@ -9,7 +9,7 @@ import pytest
 from support.jobs import Hand, Tables, Working, ended, installed_beside
 from support.waiting import eventually
 
-from scheduler import Job, Scheduler, _postgres
+from scheduler import Job, Scheduler, _lanes, _postgres
 from scheduler._connect import Connection
 from scheduler._lanes import KEPT, PRIORITIES, Found, Lanes
 from scheduler._store import Claimed
@@ -199,7 +199,9 @@ def test_the_bounds_are_kept_for_each_queue_task_and_priority_and_never_go_back_
     assert lanes.parameters(0.0, bounded=True)["lane_ids"][0] == 3
 
 
-def test_a_priority_of_which_nothing_was_claimed_is_left_out_until_something_of_it_is_due() -> None:
+def test_a_priority_of_which_nothing_was_claimed_is_left_out_until_something_of_it_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lanes = Lanes(["q"], ["a"])
 
     def read(now: float) -> list[int]:
@@ -223,6 +225,20 @@ def test_a_priority_of_which_nothing_was_claimed_is_left_out_until_something_of_
     lanes.claimed([job], swept_all=False)
     lanes.found([found(7, False, 30.0)], 103.0)
     assert read(103.0) == [0, 3, 5, 7], "where there was one there may be another at any time"
+    monkeypatch.setattr(_lanes, "PRIORITIES", 2)
+    lanes.found([found(9, False, 30.0), found(8, False, 30.0)], 104.0)
+    assert read(104.0) == [0, 3, 5, 7, 8, 9], "the next look goes on below these, and hears nothing of them"
+
+
+def test_what_is_due_is_claimed_below_as_many_priorities_for_later_as_a_look_finds(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lanes, "PRIORITIES", 3)
+    for priority in (1, 2, 3):
+        app.enqueue("work", priority=priority, due_at=datetime.now(UTC) + timedelta(hours=1))
+    app.enqueue("work")
+    assert app.run_until_idle().completed == 1
+    assert tables.states() == {"ready": 3, "completed": 1}
 
 
 def test_jobs_for_later_of_other_priorities_leave_a_worker_its_quick_claim_and_are_claimed_when_they_are_due(
