@@ -95,7 +95,8 @@ class Gate:
                     run.connection, self._statements, decision.cancel, "cancelled",
                     actor=self._actor, reason=f"schedule {name!r}: {decision.reason}",
                 )  # fmt: skip
-                log.info("schedule %r: cancelled %d jobs: %s", name, len(ended.revoked), decision.reason)
+                cancelled = {*ended.waiting, *(one.id for one in ended.revoked)}
+                log.info("schedule %r: cancelled %d jobs: %s", name, len(cancelled), decision.reason)
         self._skip(run, decisions)
         admitted = [(name, key) for name, decision in decisions.items() for key in decision.admit]
         if admitted:

@@ -160,7 +160,8 @@ def test_the_next_one_cancels_the_one_that_runs_and_has_a_higher_token(ground: G
     assert "a later occurrence took its place" in act["reason"]
 
 
-def test_the_newest_takes_the_place_of_all_that_are_not_over(ground: Ground) -> None:
+def test_the_newest_takes_the_place_of_all_that_are_not_over(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "scheduler")
     declare(ground, "cancel_other")
     ground.step(hour(9))
     for number in (10, 11):
@@ -169,6 +170,7 @@ def test_the_newest_takes_the_place_of_all_that_are_not_over(ground: Ground) -> 
     ground.decide()
     assert ground.dues() == [hour(11)]
     assert ground.dues("cancelled") == [hour(9)]
+    assert "schedule 'hourly': cancelled 1 jobs: a later occurrence took its place" in caplog.text
     assert [state for _, state in ground.ledger("hourly")] == ["enqueued", "skipped", "enqueued"]
 
 
