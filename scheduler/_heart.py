@@ -78,7 +78,11 @@ class Heart:
                     extra=held.log_fields,
                 )
                 held.lease.lose(why)
-                _tell_lost(self._work, held, why or "somebody else has taken the job over, or rescued it")
+                _tell_lost(
+                    self._work,
+                    held,
+                    why or "somebody else has taken the job over, or rescued it, or it ran out long ago",
+                )
 
 
 class Watch:

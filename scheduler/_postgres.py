@@ -307,12 +307,13 @@ def _ends(settlements: Sequence[Settlement]) -> str:
 def revoke(
     connection: Connection, statements: Statements, settlements: Sequence[Settlement], actor: str
 ) -> list[Revoked]:
-    """Take running jobs away from their holders, in the caller's transaction, which has locked them (``job_lock``).
+    """Take jobs away from their holders, in the caller's transaction, which has locked them (``job_lock``): running
+    ones, and such that wait again since a lease ran out.
 
     Each settlement names a job, the token that it has now, and where it goes; its outcome is one that no holder gives
     itself (``cancelled``, ``buried``, ``overran``), or the old holder would take it for its own. A job that is missing
-    in the answer is not running under that token. After the commit the caller raises the fences, or leaves that to the
-    workers: see :mod:`scheduler._fences`.
+    in the answer no longer has that token, or has ended. After the commit the caller raises the fences, or leaves that
+    to the workers: see :mod:`scheduler._raiser`.
     """
     if not settlements:
         return []
