@@ -171,7 +171,8 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether everything that was claimed is settled, and a look after that found nothing due."""
-        return self._claimer.dry and not self.work.held
+        # In this order: what is settled between the two looks may have enqueued something.
+        return not self.work.held and self._claimer.dry
 
     def drain(self) -> Counts:
         """Stop claiming, give back what has not started, let running jobs finish and settle them; heartbeats go on

@@ -456,6 +456,25 @@ def test_a_look_from_before_the_last_settlement_does_not_say_that_there_is_nothi
     parts.close()
 
 
+def test_what_is_settled_between_two_looks_at_a_worker_does_not_pass_for_idle(
+    app: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have enqueued something a moment ago."""
+    app.task("work")(print)
+    worker = app._worker(("default",), 1, None, listen=False)
+
+    def settled_meanwhile(claimer: Claimer) -> bool:
+        dry = claimer._dry_at == worker.work.settled
+        worker.work.settled += 1
+        worker.work.held.clear()
+        return dry
+
+    monkeypatch.setattr(Claimer, "dry", property(settled_meanwhile))
+    worker._claimer._dry_at = 0
+    worker.work.held[1] = None  # type: ignore[assignment]
+    assert not worker.idle
+
+
 # -- no lock and no transaction while a handler runs
 
 
