@@ -119,21 +119,26 @@ def test_a_look_at_the_sums_takes_nothing_from_the_minute_that_is_being_written(
 def test_a_scrape_waits_for_a_stopped_database_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_prometheus, "PATIENCE", 0.05)
     monkeypatch.setattr(_prometheus, "KEEP", 3600.0)
-    answers, calls = threading.Event(), []
+    asked, answers, calls = threading.Event(), threading.Event(), []
 
     def read() -> str:
         calls.append(1)
+        asked.set()
         answers.wait(60)
         return "read"
 
     kept = _prometheus.Kept("figures", read)
     assert kept() is None
+    assert asked.wait(60)
     assert kept() is None
     assert len(calls) == 1, "one question at a time"
     answers.set()
     monkeypatch.setattr(_prometheus, "PATIENCE", 60)
     assert kept() == "read"
     assert (kept(), len(calls)) == ("read", 1)
+    reading = kept._reading
+    assert reading is not None
+    reading.join(60)
     monkeypatch.setattr(_prometheus, "KEEP", 0.0)
     assert (kept(), len(calls)) == ("read", 2)
 
