@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -30,6 +31,9 @@ BATCH = 200
 
 MOST = 500
 """Occurrences of one schedule a transaction; the rest follows in the next."""
+
+AGAIN = 60.0
+"""Seconds after which it is said again of a schedule that it is left alone for the same reason."""
 
 T = TypeVar("T")
 
@@ -69,6 +73,7 @@ class Materialiser:
         self._actor = actor
         self._horizon = horizon
         self._without: list[str] = []
+        self._said: dict[str, tuple[str, float]] = {}
 
     def run_once(self) -> float | None:
         """Materialise one batch of schedules; at once again if there may be more."""
@@ -76,6 +81,7 @@ class Materialiser:
             run = Run(connection, self._statements)
             more = self._rezone(run) or self._batch(run)
         if not more:
+            self._said = {name: self._said[name] for name in self._without}
             self._without = []
         return 0 if more else None
 
@@ -141,9 +147,14 @@ class Materialiser:
             return None
 
     def _leave(self, name: str, exc: Exception) -> None:
+        self._without.append(name)
+        why, now = str(exc), time.monotonic()
+        said, at = self._said.get(name, ("", float("-inf")))
+        if said == why and now - at < AGAIN:
+            return
+        self._said[name] = why, now
         known = isinstance(exc, ScheduleError | psycopg.Error)
         log.error("schedule %r is left alone: %s", name, exc, exc_info=None if known else exc)
-        self._without.append(name)
 
     @staticmethod
     def _check_zone(row: Row) -> None:

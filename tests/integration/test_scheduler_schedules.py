@@ -260,6 +260,41 @@ def test_what_the_database_refuses_of_one_schedule_does_not_stop_the_others(
     assert {job["schedule"] for job in tables.jobs()} == {"s0", "s1", "s2", "s3", "s4"}
 
 
+def test_a_schedule_that_is_left_alone_is_told_now_and_then_and_when_the_reason_is_another(
+    app: Scheduler,
+    tables: Tables,
+    materialise: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not every second by every worker."""
+
+    def told() -> int:
+        materialise()
+        return caplog.text.count("schedule 'hourly' is left alone")
+
+    def put(definition: str) -> None:
+        tables.rows("update {s}.schedule set definition = definition || %(d)s::jsonb", d=definition)
+
+    monkeypatch.setattr("scheduler._materialiser.AGAIN", 3600.0)
+    app.schedule("hourly", "0 * * * *", tz="UTC", task="send")
+    app.sync_schedules()
+    at(tables, hour(9))
+    put('{"tz": "Atlantis/Sunken"}')
+    assert (told(), told()) == (1, 1)
+    put('{"tz": "Atlantis/Risen"}')
+    assert (told(), told()) == (2, 2)
+    monkeypatch.setattr("scheduler._materialiser.AGAIN", 0.0)
+    assert told() == 3
+    monkeypatch.setattr("scheduler._materialiser.AGAIN", 3600.0)
+    put('{"tz": "UTC"}')
+    assert told() == 3
+    assert len(tables.jobs()) == 1
+    put('{"tz": "Atlantis/Risen"}')
+    at(tables, hour(10))
+    assert told() == 4, "it went well in between"
+
+
 # -- what was missed
 
 
