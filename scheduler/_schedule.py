@@ -203,6 +203,10 @@ class Schedule:
         start = datetime.min if self.start_at is None else _instant("start_at", self.start_at)
         before = max(start, datetime.min + _TICK) - _TICK
         last = _END if self.end_at is None else min(_END, _instant("end_at", self.end_at))
+        if before >= _END:
+            text = str(self.start_at)
+            problem = f"the calendar is known up to {_END:%Y}, and nothing is due after it"
+            raise ScheduleError(problem, expr=text, field="start_at", length=len(text))
         if before >= last:
             text = f"{self.start_at} .. {self.end_at}"
             raise ScheduleError("the schedule ends before it starts", expr=text, field="end_at", length=len(text))

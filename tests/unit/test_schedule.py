@@ -251,6 +251,8 @@ def test_a_rule_of_256_characters_is_the_longest():
         ({"end_at": datetime(2026, 1, 1)}, "end_at"),
         ({"start_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))}, "start_at"),
         ({"end_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))}, "end_at"),
+        ({"start_at": utc("9950-01-01")}, "start_at"),
+        ({"start_at": utc("9950-01-01"), "end_at": utc("9960-01-01")}, "start_at"),
         ({"max_gap": timedelta(-1)}, "max_gap"),
         ({"start_at": utc("2026-01-02"), "end_at": utc("2026-01-01")}, "end_at"),
         ({"tz": "Europe/Atlantis"}, "tz"),
