@@ -9,6 +9,7 @@ from typing import Any, Literal
 from psycopg.rows import dict_row
 
 from scheduler._connect import Connection
+from scheduler._enqueue import checked_moment
 from scheduler._occurrence import Occurrence
 from scheduler._schedules import far_after, stored_rule
 from scheduler._sql import Statements
@@ -99,6 +100,7 @@ def next_occurrences(
     """Return the next occurrences of a schedule as it is stored, paused or not, after now or ``after``."""
     if type(count) is not int or count < 1:
         raise ValueError(f"how many occurrences is a whole number from 1, not {count!r}")
+    checked_moment(after, "after")
     schedule = _one(connection, statements, name)
     if schedule.state == "deleted":
         raise UnknownScheduleError(f"no schedule {name!r}: it was deleted, and is not due any more")

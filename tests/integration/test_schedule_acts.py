@@ -319,6 +319,8 @@ def test_a_schedule_is_listed_shown_and_looked_ahead(ground: Ground, app: Schedu
     assert app.next_occurrences("a") == []
     spring = app.next_occurrences("b", 2, after=datetime.fromisoformat("2026-03-28T12:00Z"))
     assert [one.due_at.isoformat() for one in spring] == ["2026-03-29T01:00:00+00:00", "2026-03-30T00:30:00+00:00"]
+    with pytest.raises(ValueError, match="after= has no time zone"):
+        app.next_occurrences("b", after=datetime(2026, 3, 28))
     json.dumps(b.as_json(), default=str)
 
 
