@@ -21,7 +21,7 @@ from scheduler.console._options import (
     read_moment,
     reason_option,
 )
-from scheduler.errors import LedgerHorizonError
+from scheduler.errors import LedgerHorizonError, ScheduleError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -251,6 +251,8 @@ def _scheduler(dsn: str | None, schema: str) -> Iterator[Scheduler]:
     app = Scheduler(dsn, schema=schema)
     try:
         yield app
+    except ScheduleError as exc:  # no call here brings a rule or a zone: it is the stored one, or this machine's data
+        raise click.ClickException(str(exc)) from exc
     finally:
         app.close()
 

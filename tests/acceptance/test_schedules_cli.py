@@ -132,6 +132,23 @@ def test_a_mistake_is_said(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("resume", "nightly"), ("backfill", "nightly", "2026-03-01T12:00Z", "2026-03-02T12:00Z")],
+    ids=lambda arguments: arguments[0],
+)
+def test_zone_data_that_is_older_than_a_schedule_s_is_no_wrong_call(
+    tables: Tables, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same one is right where the package is newer."""
+    call(tables, "pause", "nightly")
+    tables.rows("update {s}.schedule set zone_version = '2999a', zone_hash = 'x'")
+    with pytest.raises(SystemExit) as ended:
+        main(["schedules", *arguments, "--schema", tables.schema, "--dsn", tables.dsn])
+    assert ended.value.code == 1
+    assert "update the tzdata package" in capsys.readouterr().err
+
+
 def test_a_worker_says_when_it_has_ended(tables: Tables, tmp_path: Path) -> None:
     """So that after a rollback the older release need not wait to be sure."""
     (tmp_path / "shop_of_one.py").write_text(
