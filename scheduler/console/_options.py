@@ -102,7 +102,7 @@ def attribute_of(text: str, what: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
-        if exc.name and module_name.startswith(exc.name):
+        if exc.name and f"{module_name}.".startswith(f"{exc.name}."):
             raise click.UsageError(
                 f"{what}: no module {exc.name!r} from here; run `fencing` where it can be imported"
             ) from exc

@@ -348,6 +348,7 @@ def test_a_role_without_privileges_is_told_how_to_get_them(
         ("size = int('nine')", 2, "invalid literal"),
         ("app.schedule('nightly', '0 3 * * *', tz='UTC', task='ship')", 2, "no task 'ship' is registered"),
         ("import no_such_package", 1, "No module named 'no_such_package'"),
+        ("import sho", 1, "No module named 'sho'"),  # with which the application's own name begins
         ("from adapters.redis import nothing", 1, "cannot import name 'nothing'"),
     ],
 )
