@@ -36,10 +36,11 @@ def list_jobs(
     task: str | None = None,
     queue: str | None = None,
     key: str | None = None,
+    before: int | None = None,
     most: int = 50,
 ) -> list[dict[str, Any]]:
-    """Return the newest jobs, up to ``most``."""
-    parameters = {"status": status, "task": task, "queue": queue, "key": key, "most": most}
+    """Return the newest jobs, up to ``most``; with ``before`` only those of lower numbers."""
+    parameters = {"status": status, "task": task, "queue": queue, "key": key, "before": before, "most": most}
     return _dicts(connection, statements["jobs_list"], parameters)
 
 

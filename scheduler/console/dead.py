@@ -61,6 +61,7 @@ def dead() -> None:
 
 @dead.command("list")
 @filter_options
+@click.option("--after", default=0, metavar="ID", help="Go on with those of higher numbers than this one.")
 @click.option("--most", default=50, show_default=True, type=click.IntRange(min=1), help="How many at most.")
 @database_options
 @json_option
@@ -69,6 +70,7 @@ def list_(
     queue: str | None,
     error: str | None,
     since: datetime | None,
+    after: int,
     most: int,
     dsn: str | None,
     schema: str,
@@ -77,7 +79,7 @@ def list_(
     """List dead jobs, in the order of their numbers."""
     statements, which = Statements(schema), DeadFilter(task, queue, error, since)
     with Link(Database(dsn), "console").use("list dead jobs") as connection:
-        found = list_dead(connection, statements, which, most=most)
+        found = list_dead(connection, statements, which, most=most, after=after)
     if as_json:
         print_json(found)
         return

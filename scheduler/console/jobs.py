@@ -33,6 +33,7 @@ def jobs() -> None:
 @click.option("--task", help="Those of this task.")
 @click.option("--queue", help="Those in this queue.")
 @click.option("--key", help="Those enqueued under this key.")
+@click.option("--before", type=int, metavar="ID", help="Go on with those older than this one.")
 @click.option(
     "--most", default=50, show_default=True, type=click.IntRange(min=1), help="How many at most, newest first."
 )
@@ -44,13 +45,16 @@ def list_(
     task: str | None,
     queue: str | None,
     key: str | None,
+    before: int | None,
     most: int,
     as_json: bool,
 ) -> None:
     """List the newest jobs."""
     statements = Statements(schema)
     with Link(Database(dsn), "console").use("list jobs") as connection:
-        found = list_jobs(connection, statements, status=status, task=task, queue=queue, key=key, most=most)
+        found = list_jobs(
+            connection, statements, status=status, task=task, queue=queue, key=key, before=before, most=most
+        )
     if as_json:
         print_json(found)
         return

@@ -436,11 +436,13 @@ def test_lists_show_what_was_asked_for(app: Scheduler, pg_dsn: str) -> None:
     assert listed("jobs", "list", "--task", "ship") == [2, 1]
     assert listed("jobs", "list", "--status", "ready") == [5]
     assert listed("jobs", "list", "--most", "2") == [5, 4]
+    assert listed("jobs", "list", "--most", "2", "--before", "4") == [3, 2]
     assert listed("dead", "list") == [2, 3, 4]
     assert listed("dead", "list", "--queue", "boxes") == [3, 4]
     assert listed("dead", "list", "--task", "ship") == [2]
     assert listed("dead", "list", "--since", "2100-01-01T00:00Z") == []
     assert listed("dead", "list", "--most", "1") == [2]
+    assert listed("dead", "list", "--most", "1", "--after", "2") == [3]
     replay = ("dead", "replay", "--queue", "boxes", "--reason", "x", "--json")
     assert json.loads(fencing(*replay, "--limit", "1", dsn=pg_dsn).stdout)["replayed"] == [3]
     told = fencing("jobs", "show", "2", dsn=pg_dsn).stdout
