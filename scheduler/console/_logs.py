@@ -1,4 +1,4 @@
-"""Log records of a worker as text for people, or as one JSON object a line for machines."""
+"""Log records of a worker or a relay as text for people, or as one JSON object a line for machines."""
 
 from __future__ import annotations
 
