@@ -102,7 +102,8 @@ def translated(doing: str) -> Iterator[None]:
 
 def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError:
     """Return our error for the driver's."""
-    state = exc.sqlstate or ""
+    # The driver's class says it, and where its release is older than the server and has none, the server's answer does.
+    state = exc.sqlstate or exc.diag.sqlstate or ""
     text = str(exc).strip() or type(exc).__name__
     if state in _CONTENTION:
         return ContentionError(f"{doing}: {text}", downstream="scheduler")
