@@ -122,7 +122,9 @@ def translate(exc: psycopg.Error, doing: str) -> ContentionError | DatabaseError
         )
         return DatabaseError(f"{doing}: {first}; {remedy}")
     lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and not state
-    if lost or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25P04", "25006", "53300"):
+    # A standby that is asked for the issuer's identity, by what only reads, does not say that it is read-only.
+    standby = state == "55000" and "recovery" in text
+    if lost or standby or state.startswith(_UNAVAILABLE_CLASSES) or state in ("25P03", "25P04", "25006", "53300"):
         return DatabaseUnavailableError(f"{doing}: {text}")
     if isinstance(exc, psycopg.DataError) or state.startswith("54"):
         return ValueRefusedError(f"{doing}: {text}")

@@ -187,6 +187,10 @@ def test_a_promoted_standby_that_lagged_issues_higher_tokens_and_until_then_none
             standby.wait_until_caught_up()
         with pytest.raises(DatabaseUnavailableError, match="read-only"), translated("claim"):
             claim_from(east.dsn("shop"), "on the standby")
+        idle = Hand(east.dsn("shop"), {"nothing": 30.0})
+        with pytest.raises(DatabaseUnavailableError, match="recovery is in progress"), translated("claim"):
+            idle.claim(sweep=False)
+        idle.close()
         app = Scheduler(east.dsn("shop"))
         app.task("work")(print)
         for refused in (lambda: app.enqueue("work"), lambda: app.lease("a", ttl=30).__enter__()):

@@ -356,6 +356,8 @@ class _Unnamed(psycopg.InternalError):
         (psycopg.errors.LockNotAvailable(), ContentionError),
         (psycopg.errors.AdminShutdown(), DatabaseUnavailableError),
         (psycopg.errors.ReadOnlySqlTransaction(), DatabaseUnavailableError),
+        (psycopg.errors.ObjectNotInPrerequisiteState("recovery is in progress"), DatabaseUnavailableError),
+        (psycopg.errors.ObjectNotInPrerequisiteState("no replica identity"), DatabaseError),
         (psycopg.errors.TooManyConnections(), DatabaseUnavailableError),
         (psycopg.errors.IdleInTransactionSessionTimeout(), DatabaseUnavailableError),
         (_Unnamed(), DatabaseUnavailableError),
