@@ -50,7 +50,7 @@ class Claim:
         self._each = {"tasks": list(leases), "leases": each, "lease": each[0] if len(set(each)) == 1 else None}
         self._pairs = {"queues": list(queues), "tasks": list(leases)}
         self._after = ""
-        self._due = False
+        self._some_due = False
         # Where others have locked what is first, a claim looks further, up to so many batches.
         self._wider = 1
         self.waiting = False
@@ -80,9 +80,9 @@ class Claim:
         self._lanes.found(found, here)
         self._waits(len(found) < len(rows))
         self.next_at = min([here + row[-1] for row in rows if row[-1] is not None], default=float("inf"))
-        self._due = any(one.due for one in found)
+        self._some_due = any(one.due for one in found)
         # Of a part of the priorities nothing may be due, while something of another one is.
-        return self.waiting or self._due or not (whole and self._lanes.at_top)
+        return self.waiting or self._some_due or not (whole and self._lanes.at_top)
 
     def look(self, connection: Connection) -> Outlook:
         """Ask what there is beside jobs that a claim would find; it is kept in :attr:`outlook`, too."""
@@ -221,7 +221,7 @@ class Claim:
                 free = outlook.free or parameters["anyway"]
                 self._turn(free)
                 # What was due a moment ago others are claiming, perhaps all of a lane, while another one has more.
-                met_others = several and sweep and self._due and not self.waiting
+                met_others = several and sweep and self._some_due and not self.waiting
                 self._meets(met_others)
                 self.again = not free or met_others
                 return []

@@ -10,7 +10,7 @@ import pytest
 from support.jobs import Hand, Tables, completed, installed_beside
 
 from scheduler import Scheduler, _claimer
-from scheduler._claimer import CONTENDED, NO_TURN, Claimer
+from scheduler._claimer import CONTENDED, GUARDED, NO_TURN, Claimer
 from scheduler._connect import Connection, Database, Link
 from scheduler._gate import Gate
 from scheduler._held import Work
@@ -242,6 +242,25 @@ def without_a_turn(make: Callable[..., Hand]) -> Iterator[None]:
 
 def claimed(claimer: Claimer) -> list[Any]:
     return [held.claimed.args for held in claimer._work.waiting]
+
+
+def test_a_row_that_somebody_holds_locked_does_not_keep_a_worker_from_resting(
+    app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several tasks: it sees a due job that it cannot have."""
+    monkeypatch.setattr(_claimer.random, "uniform", lambda low, high: high)
+    app.task("other")(print)
+    app.enqueue("work")
+    statements, link = Statements(tables.schema), Link(Database(tables.dsn), "claim")
+    claim = Claim(statements, "me", ["default"], {"work": 30.0, "other": 30.0})
+    one = Claimer(link, claim, Work(), app._tasks, "me", 8, 100, 60.0, Gate(statements, "me", 3600.0))
+    with psycopg.connect(tables.dsn) as person:
+        person.execute(f"select from {tables.schema}.job for update".encode())
+        waits = [one.run_once() for _ in range(8)]
+    assert waits == [0.02, 0.04, 0.08, 0.16, GUARDED, GUARDED, GUARDED, GUARDED]
+    one.run_once()
+    assert [held.claimed.task for held in one._work.waiting] == ["work"]
+    link.close()
 
 
 def test_a_sweep_that_had_no_turn_is_still_due(app: Scheduler, make: Callable[..., Hand], claimer: Claimer) -> None:
