@@ -157,8 +157,8 @@ class Claimer:
         self._dry_at = self._front_at if sweep and resting and wait > BUSY else None
         if self._full:
             return 0
-        # Somebody may hold one job's row locked for as long as he likes: what it saw and did not get is no reason to ask
-        # without end. Among exclusive values a look further on is worth it.
+        # Somebody may hold one job's row locked for as long as he likes: what was seen and could not be had is no reason
+        # to ask without end. Among exclusive values a look further on is worth it.
         in_vain = again and not jobs and not self._claim.waiting
         self._in_vain = self._in_vain + 1 if in_vain else 0
         if again:
