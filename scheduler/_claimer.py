@@ -86,7 +86,7 @@ class Claimer:
         self._sweep_pause = 0.0
         self._ahead = Ahead(poll)
         self._full = False
-        self._in_vain = 0
+        self._in_vain = 0.0
         self._woken_at: float | None = None
         self.eager = False
         """Whether to sweep whenever there seems to be nothing, however slow that is: somebody waits for the end."""
@@ -157,12 +157,12 @@ class Claimer:
         self._dry_at = self._front_at if sweep and resting and wait > BUSY else None
         if self._full:
             return 0
-        # Somebody may hold one job's row locked for as long as he likes: what was seen and could not be had is no reason
-        # to ask without end. Among exclusive values a look further on is worth it.
+        # Somebody may hold one job's row locked for as long as he likes: what was seen and could not be had is no
+        # reason to ask without end. Among exclusive values a look further on is worth it.
         in_vain = again and not jobs and not self._claim.waiting
-        self._in_vain = self._in_vain + 1 if in_vain else 0
+        self._in_vain = min(2 * max(self._in_vain, CONTENDED), GUARDED) if in_vain else 0.0
         if again:
-            return min(ready, random.uniform(0, min(CONTENDED * 2**self._in_vain, GUARDED)))
+            return min(ready, random.uniform(0, max(self._in_vain, CONTENDED)))
         return ready if sweep else min(ready, max(GUARDED, self._sweep_pause))
 
     def sweep_soon(self) -> None:
