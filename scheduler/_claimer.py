@@ -9,11 +9,11 @@ from fencing import history
 from fencing._lease import lease_clock
 from scheduler._ahead import Ahead
 from scheduler._claim import room
+from scheduler._claiming import Claim
 from scheduler._connect import Connection, Link
 from scheduler._gate import BUSY, Gate
 from scheduler._held import Held, JobLease, Work
 from scheduler._hooks import ClaimEvent
-from scheduler._postgres import Claim
 from scheduler._store import Claimed, Outlook
 from scheduler._tasks import Task
 
@@ -28,7 +28,7 @@ asks for one in vain takes time from them."""
 GUARDED = 0.25
 """Seconds between two looks for exclusive jobs and queues with a limit while there are none."""
 
-CROWDED = 4
+CROWD_PATIENCE = 4
 """So many times as long is it, and the same for the gate, in a crowd: the others look as well."""
 
 PASS_ON = 0.05
@@ -125,7 +125,7 @@ class Claimer:
         # database's.
         began, sent, settled = time.monotonic_ns(), lease_clock(), work.settled
         expected = self._ahead.expected(sent)
-        patience = CROWDED if self._claim.crowded else 1
+        patience = CROWD_PATIENCE if self._claim.crowded else 1
         guarded = self._claim.waiting or self._gate.due(patience) or sent - self._guarded_at >= GUARDED * patience
         sweep = sent - self._swept_at >= max(SWEEP, self._sweep_pause)
         self._claim.outlook = None

@@ -61,11 +61,23 @@ def clock_floor(clock_ms: int, floor: int) -> int:
     return seed
 
 
+def not_installed() -> NotMigratedError:
+    """Return the error for a schema whose issuer has no row."""
+    return NotMigratedError("the issuer was never installed; run `fencing migrate`")
+
+
+def restless() -> IssuerError:
+    """Return the error for an issuer that found another server each time it was asked."""
+    return IssuerError(
+        "the issuer's identity changed three times in a row: is the server restarting? No token was issued"
+    )
+
+
 def lock_state(connection: Connection, statements: Statements) -> tuple[IssuerState, int]:
     """Read the issuer under its lock; return it and the database's clock in milliseconds since 2025-01-01."""
     row = connection.execute(statements["issuer_lock"]).fetchone()
     if row is None:
-        raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
+        raise not_installed()
     name, lineage, identity, live, floor, clock_ms = row
     return IssuerState(name, lineage, identity, live, floor), clock_ms
 
@@ -88,5 +100,5 @@ def change(connection: Connection, statements: Statements, floor: int, above: in
     starts."""
     row = connection.execute(statements["issuer_change"], {"floor": floor, "above": above}).fetchone()
     if row is None:
-        raise NotMigratedError("the issuer was never installed; run `fencing migrate`")
+        raise not_installed()
     return int(row[1])

@@ -10,6 +10,7 @@ from typing import Protocol
 from fencing._lease import hold_alone
 from fencing.errors import FencingError
 from scheduler._claimer import Claimer
+from scheduler._claiming import Claim
 from scheduler._connect import Database, Link
 from scheduler._gate import Gate
 from scheduler._heart import Heart, Watch
@@ -20,7 +21,7 @@ from scheduler._listener import Listener
 from scheduler._loop import Loop, log
 from scheduler._materialiser import Materialiser
 from scheduler._measurer import TICK, Measurer
-from scheduler._postgres import Claim, live_tokens
+from scheduler._postgres import live_tokens
 from scheduler._pruner import INTERVAL, Pruner
 from scheduler._raiser import Raiser
 from scheduler._registrar import Registrar

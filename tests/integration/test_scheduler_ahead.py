@@ -10,10 +10,10 @@ from support.jobs import Tables, installed_beside
 
 from scheduler import Scheduler
 from scheduler._claimer import Claimer
+from scheduler._claiming import Claim
 from scheduler._connect import Database, Link
 from scheduler._gate import Gate
 from scheduler._held import Work
-from scheduler._postgres import Claim
 from scheduler._sql import Statements
 from scheduler.console.embedded import Postgres
 

@@ -9,7 +9,7 @@ import pytest
 from support.jobs import Hand, Tables, Working, ended, installed_beside
 from support.waiting import eventually
 
-from scheduler import Job, Scheduler, _lanes, _postgres
+from scheduler import Job, Scheduler, _claiming, _lanes
 from scheduler._connect import Connection
 from scheduler._lanes import KEPT, PRIORITIES, Found, Lanes
 from scheduler._store import Claimed
@@ -245,7 +245,7 @@ def test_jobs_for_later_of_other_priorities_leave_a_worker_its_quick_claim_and_a
     app: Scheduler, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(_postgres, "lease_clock", lambda: now[0])
+    monkeypatch.setattr(_claiming, "lease_clock", lambda: now[0])
     hand = Hand(tables.dsn, {"work": LEASE}, schema=tables.schema)
     quick: list[str] = []
     answer = hand._claim._plainly

@@ -11,10 +11,10 @@ from support.jobs import Hand, Tables, completed, installed_beside
 
 from scheduler import Scheduler, _claimer
 from scheduler._claimer import CONTENDED, GUARDED, NO_TURN, Claimer
+from scheduler._claiming import CROWD, REFUSALS, Claim
 from scheduler._connect import Connection, Database, Link
 from scheduler._gate import Gate
 from scheduler._held import Work
-from scheduler._postgres import CROWD, REFUSALS, Claim
 from scheduler._sql import TURNS, Statements
 from scheduler.console.embedded import Postgres
 from scheduler.errors import NotMigratedError

@@ -18,10 +18,10 @@ from fencing._lease import holding, lease_clock
 from fencing.errors import LeaseLostError
 from scheduler import Bury, Job, Retry, RetryIn, Scheduler, _heart, _worker
 from scheduler._claimer import Claimer
+from scheduler._claiming import Claim
 from scheduler._connect import Database, Link
 from scheduler._gate import Gate
 from scheduler._held import Held, Work
-from scheduler._postgres import Claim
 from scheduler._runner import AsyncRunner, Runner
 from scheduler._settler import Settler
 from scheduler._sql import Statements

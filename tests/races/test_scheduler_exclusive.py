@@ -14,10 +14,10 @@ from support.waiting import eventually
 
 from scheduler import Job, Scheduler, _claimer
 from scheduler._claimer import CONTENDED, PASS_ON, Claimer
+from scheduler._claiming import Claim
 from scheduler._connect import Database, Link
 from scheduler._gate import Gate
 from scheduler._held import Work
-from scheduler._postgres import Claim
 from scheduler._sql import Statements
 from scheduler._store import Claimed, Settled
 from scheduler.console.embedded import Postgres
@@ -181,6 +181,9 @@ def test_what_nobody_can_take_back_does_not_fill_its_queue_for_ever(
     heir = make("heir", {"other": LEASE})
     tables.move_clock(LEASE + 20)  # its holder may only be late with its renewal
     assert heir.rescue() == []
+    assert heir.claim() == []
+    tables.move_clock(LEASE + 55)
+    assert crashed.renew(orphan) == {}, "a renewal that is under way when the place is given away would come too late"
     assert heir.claim() == []
     tables.move_clock(LEASE + 61)
     assert heir.rescue() == []

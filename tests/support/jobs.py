@@ -14,8 +14,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from scheduler import Counts, Scheduler
+from scheduler._claiming import Claim
 from scheduler._connect import Connection, Database
-from scheduler._postgres import Claim, renew, rescue, settle
+from scheduler._postgres import renew, rescue, settle
 from scheduler._sql import Statements
 from scheduler._states import Outcome, State
 from scheduler._store import Claimed, Rescued, Settled, Settlement

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from scheduler._claim import MAX_BATCH
 from scheduler._claimer import Claimer
+from scheduler._claiming import Claim
 from scheduler._connect import Database, Link
 from scheduler._gate import Gate
 from scheduler._held import Work
-from scheduler._postgres import Claim
 from scheduler._retry import Retry
 from scheduler._settler import Settler
 from scheduler._sql import Statements
