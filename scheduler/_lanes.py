@@ -108,9 +108,8 @@ class Lanes:
             counts[queue, task] += 1
             lowest[queue, task] = priority
         through = {pair for pair, count in counts.items() if count < PRIORITIES}
-        # Where a look finds but a part, a sweep that leaves out what an earlier look told would see too little.
-        whole = {pair for pair in through if self._below[pair] == _ABOVE_ALL}
-        self._due = {lane: at for lane, at in later.items() if lane[:2] in whole}
+        # The next look goes on below what was not looked through, and hears nothing of these.
+        self._due = {lane: at for lane, at in later.items() if lane[:2] in through}
         self._below = {pair: _ABOVE_ALL if pair in through else lowest[pair] for pair in self._below}
         if len(self._lanes) - len(self._below) > KEPT:
             self._lanes = {
